@@ -63,31 +63,7 @@ int flash_backward_trace_steps(const AttnArgs *args, FILE *to);
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
  * The library adds in a fixed order if flash_backward_set_deterministic says so. */
 
-AttnStatus flash_backward_v0_atomics(const AttnArgs *args);
-AttnStatus flash_backward_v1_two_kernels(const AttnArgs *args);
-AttnStatus flash_backward_v2_mma(const AttnArgs *args);
-AttnStatus flash_backward_v3_transposed_scores(const AttnArgs *args);
-AttnStatus flash_backward_v4_cp_async(const AttnArgs *args);
-AttnStatus flash_backward_v5_dq_fragments(const AttnArgs *args);
-AttnStatus flash_backward_v6_full_tiles(const AttnArgs *args);
-AttnStatus flash_backward_v7_one_barrier(const AttnArgs *args);
-AttnStatus flash_backward_v8_32_keys(const AttnArgs *args);
-AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *args);
-
 int flash_backward_deterministic(void); /* --deterministic */
-
-/* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
- * the keys with a dQ of their own, 1 on a GPU. */
-FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v2_mma(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v3_transposed_scores(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v4_cp_async(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v5_dq_fragments(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v7_one_barrier(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v8_32_keys(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *args);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,8 @@
  * The harness asks CUDA afterwards whether it was accepted, and what the kernel answered.
  *
  * Interface:
- * - reserve_smem, stream_of, note_failure, row_blocks, RUN_ANY, RUN_F32, RUN_16_BIT (host).
+ * - reserve_smem, stream_of, note_failure, row_blocks, key_blocks, RUN_ANY, RUN_F32, RUN_16_BIT
+ *   (host).
  * - BlockWork, work_of_block, last_rows_first, work_of_head, read_block: a block's rows of one
  *   head. queries_of, keys_of: row 0 of that head.
  * - KeyTiles, key_tiles: which tiles of keys a tile of rows visits. full_tiles: which of them need
@@ -53,6 +54,12 @@ extern "C" void note_failure(void);
 static inline unsigned row_blocks(const Problem *p, int Br)
 {
     return (unsigned)((int64_t)p->B * p->H * ((p->Nq + Br - 1) / Br));
+}
+
+/* One block for each tile of Bc keys of each kv head. */
+static inline unsigned key_blocks(const Problem *p, int Bc)
+{
+    return (unsigned)((int64_t)p->B * p->Hkv * ((p->Nk + Bc - 1) / Bc));
 }
 
 /* launch<T>(p), launch<D>(p) and launch<T, D>(p) for the type and the head dimension of p. */

@@ -24,16 +24,15 @@
  * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
- * - flash_backward_v0_atomics, flash_backward_tiles_v0_atomics: f32, d = 64 and 128.
+ * - RUNG at the end: f32, d = 64 and 128.
  */
-#include "block_tile.cuh"
-
-using namespace rung;
+#include "problem.cuh"
+#include "units/block_tile.cuh"
 
 /* One block: Bc keys of one kv head, all queries of its group. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS)
-    atomics_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    atomics_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ float smem_f32[];
     float *Q_smem = smem_f32, *dO_smem = Q_smem + C::Br * C::D; /* [Br][D] */
@@ -41,24 +40,26 @@ static __global__ void __launch_bounds__(C::THREADS)
     float *V_smem = K_smem + C::Bc * C::LD;                     /* [Bc][LD] */
     float *P_smem = V_smem + C::Bc * C::LD;                     /* [Br][Bc] */
     float *dS_smem = P_smem + C::Br * C::Bc;                    /* [Br][Bc] */
-    __shared__ Plain plain;
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row};
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, b = block.b;
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const RowRange rows = rows_that_see(band, block.j0, C::Bc);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t key_0 = key_row(&p, block.b, block.h_kv, 0);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     float dK_reg[C::Bc / C::WARPS][C::D / 32] = {}, dV_reg[C::Bc / C::WARPS][C::D / 32] = {};
-    load_rows<C>(K_smem, C::LD, a.K, b, block.h_kv, block.j0, C::Bc, keys);
-    load_rows<C>(V_smem, C::LD, a.V, b, block.h_kv, block.j0, C::Bc, keys);
+    load_rows<C>(K_smem, C::LD, (const float *)p.K + key_0, K_step, block.j0, C::Bc, keys);
+    load_rows<C>(V_smem, C::LD, (const float *)p.V + key_0, K_step, block.j0, C::Bc, keys);
     for (int h = block.h_kv * block.group; h < (block.h_kv + 1) * block.group; h++)
         for (int i0 = rows.begin / C::Br * C::Br; i0 < rows.end; i0 += C::Br) {
+            const int64_t query_0 = query_row(&p, block.b, h, 0);
             __syncthreads(); /* nobody reads the last tile any more */
-            load_rows<C>(Q_smem, C::D, a.Q, b, h, i0, C::Br, seen);
-            load_rows<C>(dO_smem, C::D, a.dO, b, h, i0, C::Br, seen);
+            load_rows<C>(Q_smem, C::D, (const float *)p.Q + query_0, Q_step, i0, C::Br, seen);
+            load_rows<C>(dO_smem, C::D, (const float *)p.dO + query_0, Q_step, i0, C::Br, seen);
             __syncthreads();
-            score_tile<C>(plain, stats_of_head(a, pass, b, h) + i0, a.scale, i0, block.j0, Q_smem,
-                          dO_smem, K_smem, V_smem, P_smem, dS_smem);
+            score_tile<C>(band, stats_of_head(pass, block.b * p.H + h, p.Nq) + i0, p.scale, i0,
+                          block.j0, Q_smem, dO_smem, K_smem, V_smem, P_smem, dS_smem);
             __syncthreads();
             add_product<C>(dV_reg, P_smem, 1, C::Bc, dO_smem, C::D, C::Br);
             add_product<C>(dK_reg, dS_smem, 1, C::Bc, Q_smem, C::D, C::Br);
@@ -67,37 +68,48 @@ static __global__ void __launch_bounds__(C::THREADS)
 #pragma unroll
             for (int n = 0; n < C::Br / C::WARPS; n++) {
                 const int i = i0 + warp + C::WARPS * n;
-                float *dQ_i = pass.dQ_sum + ((b * a.shape.Nq + i) * a.shape.H + h) * C::D + lane;
+                float *dQ_i = pass.dQ_sum + query_0 + i * Q_step + lane;
 #pragma unroll
                 for (int x = 0; x < C::D / 32; x++)
-                    if (i < a.shape.Nq)
+                    if (i < p.Nq)
                         atomicAdd(dQ_i + 32 * x, dQ_reg[n][x]);
             }
         }
-    store_rows<C>(a.dK, b, block.h_kv, block.j0, dK_reg, a.scale);
-    store_rows<C>(a.dV, b, block.h_kv, block.j0, dV_reg, 1.0f);
+    store_rows<C>((float *)p.dK + key_0, K_step, block.j0, p.Nk, dK_reg, p.scale);
+    store_rows<C>((float *)p.dV + key_0, K_step, block.j0, p.Nk, dV_reg, 1.0f);
 }
 
-template <class C> static AttnStatus launch_atomics(const AttnArgs *a, const Pass &pass)
+static PassSizes sizes_of(const Problem *p)
 {
-    const unsigned blocks =
-        (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-    const AttnStatus status = cuda_reserve_smem((const void *)atomics_kernel<C>, C::SMEM);
-    if (status != ATTN_OK)
-        return status;
-    atomics_kernel<C><<<blocks, C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a, pass);
-    CUDA_TRY_LAUNCH();
-    return round_dQ(a, pass);
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *a)
+template <int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? BlockTile<64>::Br : BlockTile<128>::Br,
-                          BlockTile<64>::Bc);
+    typedef BlockTile<D> C;
+    const PassSizes sizes = sizes_of(p);
+    if (!reserve_smem((const void *)atomics_kernel<C>, C::SMEM))
+        return;
+    const Pass pass = start_pass(sizes, (const float *)p->O, (const float *)p->dO, p->lse, p->work,
+                                 true, stream_of(p));
+    atomics_kernel<C><<<key_blocks(p, C::Bc), C::THREADS, C::SMEM, stream_of(p)>>>(*p, pass);
+    round_sums(sizes, p->scale, pass.dQ_sum, (float *)p->dQ, stream_of(p));
 }
 
-AttnStatus flash_backward_v0_atomics(const AttnArgs *a)
+static void backward(const Problem *p)
 {
-    return run_pass(
-        a, a->shape.d == 64 ? launch_atomics<BlockTile<64>> : launch_atomics<BlockTile<128>>, true);
+    RUN_F32(launch, p);
 }
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? BlockTile<64>::Br : BlockTile<128>::Br, BlockTile<64>::Bc};
+}
+
+RUNG(flash_backward, v0_atomics, "a block for each tile of keys, dQ by atomicAdd", F32, NULL,
+     backward, work, tiles, ATOMICS);

@@ -18,11 +18,10 @@
  * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
- * - flash_backward_v1_two_kernels, flash_backward_tiles_v1_two_kernels: f32, d = 64 and 128.
+ * - RUNG at the end: f32, d = 64 and 128.
  */
-#include "block_tile.cuh"
-
-using namespace rung;
+#include "problem.cuh"
+#include "units/block_tile.cuh"
 
 /* Shared memory of either kernel. */
 template <class C> struct TwoKernelsSmem {
@@ -42,98 +41,101 @@ template <class C> struct TwoKernelsSmem {
 /* One block: Br queries of one head, all keys that they see. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS)
-    queries_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    queries_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ float smem_f32[];
-    __shared__ Plain plain;
     const TwoKernelsSmem<C> s(smem_f32);
-    const int tiles = divide_up((int)a.shape.Nq, C::Br), i0 = blockIdx.x % tiles * C::Br;
-    const int h = blockIdx.x / tiles % (int)a.shape.H, b = blockIdx.x / tiles / (int)a.shape.H;
-    const int h_kv = h / (int)(a.shape.H / a.shape.Hkv);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row}, keys = {0, plain.Nk};
-    const int begin = max(0, i0 + plain.low);
-    const int end = min(plain.Nk, i0 + C::Br + plain.high);
+    const BlockWork work = work_of_block(p, C::Br);
+    const int i0 = work.i0;
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const int begin = max(0, i0 + p.from), end = min(p.Nk, i0 + C::Br + p.to);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t query_0 = query_row(&p, work.b, work.h, 0);
+    const int64_t key_0 = key_row(&p, work.b, work.h_kv, 0);
+    const float2 *stats = stats_of_head(pass, work.b * p.H + work.h, p.Nq) + i0;
 
     float dQ_reg[C::Br / C::WARPS][C::D / 32] = {};
-    load_rows<C>(s.Q, C::D, a.Q, b, h, i0, C::Br, seen);
-    load_rows<C>(s.dO, C::D, a.dO, b, h, i0, C::Br, seen);
+    load_rows<C>(s.Q, C::D, (const float *)p.Q + query_0, Q_step, i0, C::Br, seen);
+    load_rows<C>(s.dO, C::D, (const float *)p.dO + query_0, Q_step, i0, C::Br, seen);
     for (int j0 = begin / C::Bc * C::Bc; j0 < end; j0 += C::Bc) {
         __syncthreads(); /* nobody reads the last tile any more */
-        load_rows<C>(s.K, C::LD, a.K, b, h_kv, j0, C::Bc, keys);
-        load_rows<C>(s.V, C::LD, a.V, b, h_kv, j0, C::Bc, keys);
+        load_rows<C>(s.K, C::LD, (const float *)p.K + key_0, K_step, j0, C::Bc, keys);
+        load_rows<C>(s.V, C::LD, (const float *)p.V + key_0, K_step, j0, C::Bc, keys);
         __syncthreads();
-        score_tile<C>(plain, stats_of_head(a, pass, b, h) + i0, a.scale, i0, j0, s.Q, s.dO, s.K,
-                      s.V, s.P, s.dS);
+        score_tile<C>(band, stats, p.scale, i0, j0, s.Q, s.dO, s.K, s.V, s.P, s.dS);
         __syncthreads();
         add_product<C>(dQ_reg, s.dS, C::Bc, 1, s.K, C::LD, C::Bc);
     }
-    store_rows<C>(a.dQ, b, h, i0, dQ_reg, a.scale);
+    store_rows<C>((float *)p.dQ + query_0, Q_step, i0, p.Nq, dQ_reg, p.scale);
 }
 
 /* One block: Bc keys of one kv head, all queries of its group that see them. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS)
-    keys_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    keys_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ float smem_f32[];
     const TwoKernelsSmem<C> s(smem_f32);
-    __shared__ Plain plain;
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row};
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
-    const int b = block.b;
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const RowRange rows = rows_that_see(band, block.j0, C::Bc);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t key_0 = key_row(&p, block.b, block.h_kv, 0);
 
     float dK_reg[C::Bc / C::WARPS][C::D / 32] = {}, dV_reg[C::Bc / C::WARPS][C::D / 32] = {};
-    load_rows<C>(s.K, C::LD, a.K, b, block.h_kv, block.j0, C::Bc, keys);
-    load_rows<C>(s.V, C::LD, a.V, b, block.h_kv, block.j0, C::Bc, keys);
+    load_rows<C>(s.K, C::LD, (const float *)p.K + key_0, K_step, block.j0, C::Bc, keys);
+    load_rows<C>(s.V, C::LD, (const float *)p.V + key_0, K_step, block.j0, C::Bc, keys);
     for (int h = block.h_kv * block.group; h < (block.h_kv + 1) * block.group; h++)
         for (int i0 = rows.begin / C::Br * C::Br; i0 < rows.end; i0 += C::Br) {
+            const int64_t query_0 = query_row(&p, block.b, h, 0);
             __syncthreads(); /* nobody reads the last tile any more */
-            load_rows<C>(s.Q, C::D, a.Q, b, h, i0, C::Br, seen);
-            load_rows<C>(s.dO, C::D, a.dO, b, h, i0, C::Br, seen);
+            load_rows<C>(s.Q, C::D, (const float *)p.Q + query_0, Q_step, i0, C::Br, seen);
+            load_rows<C>(s.dO, C::D, (const float *)p.dO + query_0, Q_step, i0, C::Br, seen);
             __syncthreads();
-            score_tile<C>(plain, stats_of_head(a, pass, b, h) + i0, a.scale, i0, block.j0, s.Q,
-                          s.dO, s.K, s.V, s.P, s.dS);
+            score_tile<C>(band, stats_of_head(pass, block.b * p.H + h, p.Nq) + i0, p.scale, i0,
+                          block.j0, s.Q, s.dO, s.K, s.V, s.P, s.dS);
             __syncthreads();
             add_product<C>(dV_reg, s.P, 1, C::Bc, s.dO, C::D, C::Br);
             add_product<C>(dK_reg, s.dS, 1, C::Bc, s.Q, C::D, C::Br);
         }
-    store_rows<C>(a.dK, b, block.h_kv, block.j0, dK_reg, a.scale);
-    store_rows<C>(a.dV, b, block.h_kv, block.j0, dV_reg, 1.0f);
+    store_rows<C>((float *)p.dK + key_0, K_step, block.j0, p.Nk, dK_reg, p.scale);
+    store_rows<C>((float *)p.dV + key_0, K_step, block.j0, p.Nk, dV_reg, 1.0f);
 }
 
-template <class C> static AttnStatus launch_two_kernels(const AttnArgs *a, const Pass &pass)
+static PassSizes sizes_of(const Problem *p)
 {
-    const AttnShape *n = &a->shape;
-    const cudaStream_t stream = (cudaStream_t)a->stream;
-    AttnStatus status = cuda_reserve_smem((const void *)queries_kernel<C>, C::SMEM);
-    if (status == ATTN_OK)
-        status = cuda_reserve_smem((const void *)keys_kernel<C>, C::SMEM);
-    if (status != ATTN_OK)
-        return status;
-    queries_kernel<C>
-        <<<(unsigned)(n->B * n->H * divide_up((int)n->Nq, C::Br)), C::THREADS, C::SMEM, stream>>>(
-            *a, pass);
-    CUDA_TRY_LAUNCH();
-    keys_kernel<C>
-        <<<(unsigned)(n->B * n->Hkv * divide_up((int)n->Nk, C::Bc)), C::THREADS, C::SMEM, stream>>>(
-            *a, pass);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *a)
+template <int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? BlockTile<64>::Br : BlockTile<128>::Br,
-                          BlockTile<64>::Bc);
+    typedef BlockTile<D> C;
+    if (!reserve_smem((const void *)queries_kernel<C>, C::SMEM) ||
+        !reserve_smem((const void *)keys_kernel<C>, C::SMEM))
+        return;
+    const Pass pass = start_pass(sizes_of(p), (const float *)p->O, (const float *)p->dO, p->lse,
+                                 p->work, false, stream_of(p));
+    queries_kernel<C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p, pass);
+    keys_kernel<C><<<key_blocks(p, C::Bc), C::THREADS, C::SMEM, stream_of(p)>>>(*p, pass);
 }
 
-AttnStatus flash_backward_v1_two_kernels(const AttnArgs *a)
+static void backward(const Problem *p)
 {
-    return run_pass(a,
-                    a->shape.d == 64 ? launch_two_kernels<BlockTile<64>>
-                                     : launch_two_kernels<BlockTile<128>>,
-                    false);
+    RUN_F32(launch, p);
 }
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), false);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? BlockTile<64>::Br : BlockTile<128>::Br, BlockTile<64>::Bc};
+}
+
+RUNG(flash_backward, v1_two_kernels,
+     "queries own dQ, keys own dK and dV: no atomics, seven products", F32, NULL, backward, work,
+     tiles, 0);

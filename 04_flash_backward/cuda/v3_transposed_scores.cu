@@ -28,62 +28,148 @@
  * dS goes and a third of the reading. All three barriers stay.
  *
  * Interface:
- * - flash_backward_v3_transposed_scores, flash_backward_tiles_v3_transposed_scores: f16 and bf16,
- *   d = 64 and 128.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
+ * Namespace v3 holds what this rung adds. warp_keys.cuh has the same words for later rungs; here
+ * v3:: is what runs.
  */
-#include "warp_tile.cuh"
+#include "problem.cuh"
+#include "units/warp_keys.cuh"
 
-using namespace rung;
+namespace v3
+{
+
+/* Columns 16k .. 16k + 15 of an accumulator are the left factor of the next product. */
+template <typename T, int MT, int N>
+static __device__ __forceinline__ void pack_factor(uint32_t (&A)[N / 2][MT][4],
+                                                   const float (&sum)[MT][N][4])
+{
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float *pair = sum[m][2 * k + e / 2] + e % 2 * 2;
+                A[k][m][e] = pack2<T>(pair[0], pair[1]);
+            }
+}
+
+/* P^T = exp(S^T - lse) and dS^T = P^T * (dP^T - delta) of this warp's keys and QUERIES queries of
+ * the tile from q0 on. K, V, Q, dO: where this lane points ldmatrix at, for Q and dO at q0. stats:
+ * of the tile. delta costs nothing: the accumulator of dP starts at -delta. */
+template <typename T, class C, bool MASKED, int QUERIES>
+static __device__ __forceinline__ void
+compute_scores(LeftFactors<C::MT, QUERIES> &f, uint32_t K, uint32_t V, uint32_t Q, uint32_t dO,
+               const float2 *stats, int q0, const KeyMask<C::MT> &mask, float scale_log2)
+{
+    const int t = threadIdx.x % 4;
+    float S[C::MT][QUERIES / 8][4], dP[C::MT][QUERIES / 8][4];
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        /* x, y: lse and delta of query 2t; z, w: of 2t + 1 */
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
+#pragma unroll
+        for (int m = 0; m < C::MT; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                S[m][n][e] = 0.0f;
+                dP[m][n][e] = e % 2 ? -pair.w : -pair.y;
+            }
+    }
+    multiply_add<T, true, true, C::D, C::LD, C::LD, C::KEYS>(S, K, Q);
+    multiply_add<T, true, true, C::D, C::LD, C::LD, C::KEYS>(dP, V, dO);
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
+#pragma unroll
+        for (int m = 0; m < C::MT; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int query = q0 + n * 8 + 2 * t + e % 2;
+                float s = S[m][n][e];
+                if (MASKED && (query < mask.first[m][e / 2] || query > mask.last[m][e / 2]))
+                    s = -INFINITY;
+                S[m][n][e] = exp2_sfu(fmaf(s, scale_log2, e % 2 ? -pair.z : -pair.x));
+                dP[m][n][e] *= S[m][n][e];
+            }
+    }
+    pack_factor<T>(f.P, S);
+    pack_factor<T>(f.dS, dP);
+}
+
+/* sum [MT x 16 keys][N x 8 channels] += A [keys][16 queries] * rows [16][channels]. rows: where
+ * this lane points ldmatrix at (lane_plain). */
+template <typename T, class C, int N>
+static __device__ __forceinline__ void accumulate(float (&sum)[C::MT][N][4],
+                                                  const uint32_t (&A)[C::MT][4], uint32_t rows)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t B[4];
+        ldmatrix_x4_trans(B, rows + n * 16);
+#pragma unroll
+        for (int m = 0; m < C::MT; m++) {
+            mma_16816<T>(sum[m][n], A[m], B[0], B[1]);
+            mma_16816<T>(sum[m][n + 1], A[m], B[2], B[3]);
+        }
+    }
+}
+
+} // namespace v3
 
 /* 64 keys, 64 or 32 queries, 4 warps. */
-template <int D> using TileV3 = WarpTile<D, 4, 1, D == 64 ? 64 : 32, 2>;
+template <int D> using TileV3 = WarpKeys<D, 4, 1, D == 64 ? 64 : 32, 2>;
 
 /* One block: Bc keys of one kv head, all queries of its group. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    transposed_scores_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    transposed_scores_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     unsigned char *K_smem = smem, *V_smem = K_smem + C::KEY_TILE;                  /* [Bc][LD] */
     unsigned char *Q_smem = V_smem + C::KEY_TILE, *dO_smem = Q_smem + C::ROW_TILE; /* [Br][LD] */
     unsigned char *dS_smem = dO_smem + C::ROW_TILE;                                /* [Bc][LD_dS] */
     float2 *stats = (float2 *)(dS_smem + C::dS_TILE);                              /* [Br] */
-    __shared__ Plain plain;
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row};
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const RowRange rows = rows_that_see(band, block.j0, C::Bc);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t key_0 = key_row(&p, block.b, block.h_kv, 0);
     const int warp = threadIdx.x / 32;
     const uint32_t left = lane_plain(threadIdx.x, C::LD) + warp * 16 * C::LD * 2; /* K, V */
     const uint32_t right = lane_crossed(threadIdx.x, C::LD);                      /* Q, dO */
     const uint32_t turned = lane_plain(threadIdx.x, C::LD); /* Q, dO as right factors of dK, dV */
 
     float dK[1][C::WARP_N][4] = {}, dV[1][C::WARP_N][4] = {};
-    load_tile<T, C::D, C::Bc, C::THREADS>(K_smem, a.K, block.b, block.h_kv, block.j0, keys);
-    load_tile<T, C::D, C::Bc, C::THREADS>(V_smem, a.V, block.b, block.h_kv, block.j0, keys);
+    load_tile<T, C::D, C::Bc, C::THREADS>(K_smem, (const T *)p.K + key_0, K_step, block.j0, keys);
+    load_tile<T, C::D, C::Bc, C::THREADS>(V_smem, (const T *)p.V + key_0, K_step, block.j0, keys);
     for (int h = block.h_kv * block.group; h < (block.h_kv + 1) * block.group; h++)
         for (int i0 = rows.begin / C::Br * C::Br; i0 < rows.end; i0 += C::Br) {
+            const int64_t query_0 = query_row(&p, block.b, h, 0);
             __syncthreads(); /* nobody reads the last tile any more */
-            load_tile<T, C::D, C::Br, C::THREADS>(Q_smem, a.Q, block.b, h, i0, seen);
-            load_tile<T, C::D, C::Br, C::THREADS>(dO_smem, a.dO, block.b, h, i0, seen);
+            load_tile<T, C::D, C::Br, C::THREADS>(Q_smem, (const T *)p.Q + query_0, Q_step, i0,
+                                                  seen);
+            load_tile<T, C::D, C::Br, C::THREADS>(dO_smem, (const T *)p.dO + query_0, Q_step, i0,
+                                                  seen);
             if (threadIdx.x < C::Br)
-                stats[threadIdx.x] = stats_of_head(a, pass, block.b, h)[i0 + threadIdx.x];
+                stats[threadIdx.x] = stats_of_head(pass, block.b * p.H + h, p.Nq)[i0 + threadIdx.x];
             __syncthreads();
-            const KeyMask<1> mask = mask_of_keys<C>(plain, block.j0, i0);
+            const KeyMask<1> mask = mask_of_keys<C>(band, block.j0, i0);
 #pragma unroll
             for (int q0 = 0; q0 < C::Br; q0 += C::CHUNK) {
-                ScoreFactors<1, C::CHUNK> f;
-                compute_scores<T, C, true, C::CHUNK>(f, smem_address(K_smem) + left,
-                                                     smem_address(V_smem) + left,
-                                                     smem_address(Q_smem) + right + q0 * C::LD * 2,
-                                                     smem_address(dO_smem) + right + q0 * C::LD * 2,
-                                                     stats, q0, mask, a.scale * LOG2E);
+                LeftFactors<1, C::CHUNK> f;
+                v3::compute_scores<T, C, true, C::CHUNK>(
+                    f, smem_address(K_smem) + left, smem_address(V_smem) + left,
+                    smem_address(Q_smem) + right + q0 * C::LD * 2,
+                    smem_address(dO_smem) + right + q0 * C::LD * 2, stats, q0, mask,
+                    p.scale * LOG2E);
                 store_factor<C>(dS_smem, f.dS, q0);
 #pragma unroll
                 for (int k = 0; k < C::CHUNK / 16; k++) {
                     const int down = (q0 + k * 16) * C::LD * 2;
-                    accumulate<T, C>(dV, f.P[k], smem_address(dO_smem) + turned + down);
-                    accumulate<T, C>(dK, f.dS[k], smem_address(Q_smem) + turned + down);
+                    v3::accumulate<T, C>(dV, f.P[k], smem_address(dO_smem) + turned + down);
+                    v3::accumulate<T, C>(dK, f.dS[k], smem_address(Q_smem) + turned + down);
                 }
             }
             __syncthreads(); /* dS of all keys is there: dQ */
@@ -92,37 +178,47 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
             const int row = i0 + warp / C::CHANNEL_WARPS * C::dQ_M * 16;
 #pragma unroll
             for (int m = 0; m < C::dQ_M; m++)
-                add_dQ_rows<C::D>(pass.dQ_sum, a, block.b, h, row + m * 16,
-                                  warp % C::CHANNEL_WARPS * C::dQ_N * 8, dQ[m]);
+                add_dQ_rows(pass.dQ_sum + query_0 + warp % C::CHANNEL_WARPS * C::dQ_N * 8, Q_step,
+                            row + m * 16, p.Nq, dQ[m]);
         }
-    store_keys<T>(a.dK, block, block.j0 + warp * 16, 0, dK[0], a.scale);
-    store_keys<T>(a.dV, block, block.j0 + warp * 16, 0, dV[0], 1.0f);
+    store_keys((T *)p.dK + key_0, K_step, block.j0 + warp * 16, p.Nk, dK[0], p.scale);
+    store_keys((T *)p.dV + key_0, K_step, block.j0 + warp * 16, p.Nk, dV[0], 1.0f);
 }
 
-template <typename T, int D> struct LaunchV3 {
-    static AttnStatus run(const AttnArgs *a, const Pass &pass)
-    {
-        typedef TileV3<D> C;
-        const int bytes = 2 * C::KEY_TILE + 2 * C::ROW_TILE + C::dS_TILE + C::STATS;
-        const unsigned blocks =
-            (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-        const AttnStatus status =
-            cuda_reserve_smem((const void *)transposed_scores_kernel<T, C>, bytes);
-        if (status != ATTN_OK)
-            return status;
-        transposed_scores_kernel<T, C>
-            <<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);
-        CUDA_TRY_LAUNCH();
-        return round_dQ(a, pass);
-    }
-};
-
-FlashTiles flash_backward_tiles_v3_transposed_scores(const AttnArgs *a)
+static PassSizes sizes_of(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? TileV3<64>::Br : TileV3<128>::Br, 64);
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-AttnStatus flash_backward_v3_transposed_scores(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return run_pass(a, run_16_bit<LaunchV3>, true);
+    typedef TileV3<D> C;
+    const int bytes = 2 * C::KEY_TILE + 2 * C::ROW_TILE + C::dS_TILE + C::STATS;
+    const PassSizes sizes = sizes_of(p);
+    if (!reserve_smem((const void *)transposed_scores_kernel<T, C>, bytes))
+        return;
+    const Pass pass =
+        start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
+    transposed_scores_kernel<T, C>
+        <<<key_blocks(p, C::Bc), C::THREADS, bytes, stream_of(p)>>>(*p, pass);
+    round_sums(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? TileV3<64>::Br : TileV3<128>::Br,
+            p->d == 64 ? TileV3<64>::Bc : TileV3<128>::Bc};
+}
+
+RUNG(flash_backward, v3_transposed_scores, "S^T: P and dS feed dV and dK from registers",
+     F16 | BF16, NULL, backward, work, tiles, ATOMICS | SM80);

@@ -18,60 +18,68 @@
  * mma at d = 64: 40 clocks of a tensor core. 3 slots beside them are 7 % at most, 4 % at d = 128.
  *
  * Interface:
- * - flash_backward_v6_full_tiles, flash_backward_tiles_v6_full_tiles: f16 and bf16, d = 64 and 128.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
+ * Namespace v6 holds what this rung adds. warp_keys.cuh has the same words for later rungs; here
+ * v6:: is what runs.
  */
 #include <type_traits>
 
-#include "warp_tile.cuh"
-
-using namespace rung;
+#include "problem.cuh"
+#include "units/warp_keys.cuh"
 
 /* 64 keys, 64 or 32 queries, 4 warps: v3's. */
-template <int D> using TileV6 = WarpTile<D, 4, 1, D == 64 ? 64 : 32, 2>;
+template <int D> using TileV6 = WarpKeys<D, 4, 1, D == 64 ? 64 : 32, 2>;
+
+namespace v6
+{
 
 /* Are all pairs of queries i0 .. and keys j0 .. of the tile seen, and do the keys exist? */
 template <class C>
-static __device__ __forceinline__ bool tile_is_full(const Plain &plain, int i0, int j0)
+static __device__ __forceinline__ bool tile_is_full(const Band &band, int i0, int j0)
 {
-    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
-           j0 + C::Bc <= plain.Nk;
+    return j0 - (i0 + C::Br - 1) >= band.from && j0 + C::Bc - 1 - i0 <= band.to &&
+           j0 + C::Bc <= band.Nk;
 }
+
+} // namespace v6
 
 /* One block: Bc keys of one kv head, all queries of its group. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    full_tiles_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    full_tiles_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t K_smem = smem_address(smem), V_smem = K_smem + C::KEY_TILE;    /* [Bc][LD] */
     const uint32_t Q_smem = V_smem + C::KEY_TILE, dO_smem = Q_smem + C::ROW_TILE; /* [Br][LD] */
     const int STAGE = 2 * C::ROW_TILE, dS_BYTE = 2 * C::KEY_TILE + 2 * STAGE; /* dS [Bc][LD_dS] */
     const int STATS_BYTE = dS_BYTE + C::dS_TILE;                              /* [2][Br] */
-    __shared__ Plain plain;
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row};
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
+    const KeyBlock block = block_of_keys(read_block(), p.H, p.Hkv, p.Nk, C::Bc);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const RowRange rows = rows_that_see(band, block.j0, C::Bc);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t key_0 = key_row(&p, block.b, block.h_kv, 0);
     const int warp = threadIdx.x / 32;
-    const int Tr = divide_up((int)a.shape.Nq, C::Br);
+    const int Tr = divide_up(p.Nq, C::Br);
     const int end = end_of_walk(block);
     const uint32_t left = lane_plain(threadIdx.x, C::LD) + warp * 16 * C::LD * 2; /* K, V */
     const uint32_t right = lane_crossed(threadIdx.x, C::LD);                      /* Q, dO */
     const uint32_t turned = lane_plain(threadIdx.x, C::LD); /* Q, dO as right factors of dK, dV */
 
-    auto copy_rows = [&](RowTile tile, int stage) {
-        const int h = tile.h, i0 = tile.i0, at = stage * STAGE;
-        copy_tile<T, C::D, C::Br, C::THREADS>(Q_smem + at, a.Q, block.b, h, i0, seen, threadIdx.x);
-        copy_tile<T, C::D, C::Br, C::THREADS>(dO_smem + at, a.dO, block.b, h, i0, seen,
-                                              threadIdx.x);
-        copy_stats<C::Br>(K_smem + STATS_BYTE + stage * C::STATS,
-                          stats_of_head(a, pass, block.b, h) + i0, threadIdx.x);
+    auto copy_rows = [&](WalkTile tile, int stage) {
+        const int64_t query_0 = query_row(&p, block.b, tile.h, 0);
+        const float2 *stats = stats_of_head(pass, block.b * p.H + tile.h, p.Nq) + tile.i0;
+        copy_tile<T, C::D, C::Br, C::THREADS>(Q_smem + stage * STAGE, (const T *)p.Q + query_0,
+                                              Q_step, tile.i0, seen, threadIdx.x);
+        copy_tile<T, C::D, C::Br, C::THREADS>(dO_smem + stage * STAGE, (const T *)p.dO + query_0,
+                                              Q_step, tile.i0, seen, threadIdx.x);
+        copy_stats<C::Br>(K_smem + STATS_BYTE + stage * C::STATS, stats, threadIdx.x);
     };
-    copy_tile<T, C::D, C::Bc, C::THREADS>(K_smem, a.K, block.b, block.h_kv, block.j0, keys,
+    copy_tile<T, C::D, C::Bc, C::THREADS>(K_smem, (const T *)p.K + key_0, K_step, block.j0, keys,
                                           threadIdx.x);
-    copy_tile<T, C::D, C::Bc, C::THREADS>(V_smem, a.V, block.b, block.h_kv, block.j0, keys,
+    copy_tile<T, C::D, C::Bc, C::THREADS>(V_smem, (const T *)p.V + key_0, K_step, block.j0, keys,
                                           threadIdx.x);
-    RowTile tile = first_tile(block, rows, C::Br);
+    WalkTile tile = first_tile(block, rows, C::Br);
     if (tile.h < end)
         copy_rows(tile, 0);
     copy_async_commit();
@@ -83,13 +91,13 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         const float2 *stats = (const float2 *)(smem + STATS_BYTE + stage * C::STATS);
         KeyMask<1> mask = {};
         if (masked.value)
-            mask = mask_of_keys<C>(plain, block.j0, i0);
+            mask = mask_of_keys<C>(band, block.j0, i0);
 #pragma unroll
         for (int q0 = 0; q0 < C::Br; q0 += C::CHUNK) {
-            ScoreFactors<1, C::CHUNK> f;
+            LeftFactors<1, C::CHUNK> f;
             compute_scores<T, C, masked.value, C::CHUNK>(
                 f, K_smem + left, V_smem + left, Q_stage + right + q0 * C::LD * 2,
-                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, a.scale * LOG2E);
+                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, p.scale * LOG2E);
             store_factor<C>(smem + dS_BYTE, f.dS, q0);
 #pragma unroll
             for (int k = 0; k < C::CHUNK / 16; k++) {
@@ -100,49 +108,63 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         }
     };
     for (int stage = 0; tile.h < end; stage = 1 - stage) {
-        const RowTile next = next_tile(tile, rows, C::Br);
+        const WalkTile next = next_tile(tile, rows, C::Br);
         copy_async_wait<0>();
         __syncthreads(); /* the tile is there, and dS and the other stage are free */
         if (next.h < end)
             copy_rows(next, 1 - stage);
         copy_async_commit();
-        if (tile_is_full<C>(plain, tile.i0, block.j0))
+        if (v6::tile_is_full<C>(band, tile.i0, block.j0))
             step(std::false_type(), stage, tile.i0);
         else
             step(std::true_type(), stage, tile.i0);
         __syncthreads(); /* dS of all keys is there: dQ */
         float dQ[C::dQ_M][C::dQ_N][4];
         multiply_dS_K<T, C>(dQ, K_smem + dS_BYTE, K_smem, read_thread());
-        add_dQ_fragments<C>(pass.dQ_sum, block.b * (int)a.shape.H + tile.h, Tr, tile.i0 / C::Br, dQ,
+        add_dQ_fragments<C>(pass.dQ_sum, block.b * p.H + tile.h, Tr, tile.i0 / C::Br, dQ,
                             read_thread());
         tile = next;
     }
-    store_keys<T>(a.dK, block, block.j0 + warp * 16, 0, dK[0], a.scale);
-    store_keys<T>(a.dV, block, block.j0 + warp * 16, 0, dV[0], 1.0f);
+    /* Once more: no registers were kept for it. */
+    const KeyBlock done = block_of_keys(read_block(), p.H, p.Hkv, p.Nk, C::Bc);
+    const int64_t key_0_done = key_row(&p, done.b, done.h_kv, 0);
+    store_keys((T *)p.dK + key_0_done, K_step, done.j0 + warp * 16, p.Nk, dK[0], p.scale);
+    store_keys((T *)p.dV + key_0_done, K_step, done.j0 + warp * 16, p.Nk, dV[0], 1.0f);
 }
 
-template <typename T, int D> struct LaunchV6 {
-    static AttnStatus run(const AttnArgs *a, const Pass &pass)
-    {
-        typedef TileV6<D> C;
-        const int bytes = 2 * C::KEY_TILE + 4 * C::ROW_TILE + C::dS_TILE + 2 * C::STATS;
-        const unsigned blocks =
-            (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-        const AttnStatus status = cuda_reserve_smem((const void *)full_tiles_kernel<T, C>, bytes);
-        if (status != ATTN_OK)
-            return status;
-        full_tiles_kernel<T, C><<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);
-        CUDA_TRY_LAUNCH();
-        return finish_fragments<T, C>(a, pass);
-    }
-};
-
-FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *a)
+static PassSizes sizes_of(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? TileV6<64>::Br : TileV6<128>::Br, 64);
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-AttnStatus flash_backward_v6_full_tiles(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return run_pass(a, run_16_bit<LaunchV6>, true);
+    typedef TileV6<D> C;
+    const int bytes = 2 * C::KEY_TILE + 4 * C::ROW_TILE + C::dS_TILE + 2 * C::STATS;
+    const PassSizes sizes = sizes_of(p);
+    if (!reserve_smem((const void *)full_tiles_kernel<T, C>, bytes))
+        return;
+    const Pass pass =
+        start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
+    full_tiles_kernel<T, C><<<key_blocks(p, C::Bc), C::THREADS, bytes, stream_of(p)>>>(*p, pass);
+    finish_fragments<T, C>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? TileV6<64>::Br : TileV6<128>::Br,
+            p->d == 64 ? TileV6<64>::Bc : TileV6<128>::Bc};
+}
+
+RUNG(flash_backward, v6_full_tiles, "tiles that are seen in full go through a body without a mask",
+     F16 | BF16, NULL, backward, work, tiles, ATOMICS | SM80);

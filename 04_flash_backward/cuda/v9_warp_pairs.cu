@@ -22,16 +22,15 @@
  * (Counted afterwards: v8 loads 0.63.)
  *
  * Interface:
- * - flash_backward_v9_warp_pairs, flash_backward_tiles_v9_warp_pairs: f16 and bf16, d = 64 and 128.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  */
 #include <type_traits>
 
-#include "warp_tile.cuh"
-
-using namespace rung;
+#include "problem.cuh"
+#include "units/warp_keys.cuh"
 
 /* 128 keys, 64 queries. d = 64: 4 warps with 32 keys each; d = 128: 8 warps, a pair has 32. */
-template <int D> using TileV9 = WarpTile<D, D == 64 ? 4 : 8, 2, 64, 2, D == 64 ? 1 : 2>;
+template <int D> using TileV9 = WarpKeys<D, D == 64 ? 4 : 8, 2, 64, 2, D == 64 ? 1 : 2>;
 
 /* A barrier of the two warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
 static __device__ __forceinline__ void meet_partner(int pair)
@@ -39,18 +38,10 @@ static __device__ __forceinline__ void meet_partner(int pair)
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
 }
 
-/* Are all pairs of queries i0 .. and keys j0 .. of the tile seen, and do the keys exist? */
-template <class C>
-static __device__ __forceinline__ bool tile_is_full(const Plain &plain, int i0, int j0)
-{
-    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
-           j0 + C::Bc <= plain.Nk;
-}
-
 /* One block: Bc keys of one kv head, all queries of its group. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
-    warp_pairs_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+    warp_pairs_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass)
 {
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t K_smem = smem_address(smem), V_smem = K_smem + C::KEY_TILE;    /* [Bc][LD] */
@@ -58,26 +49,30 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     const int STAGE = 2 * C::ROW_TILE, dS_BYTE = 2 * C::KEY_TILE + 2 * STAGE;
     const int STATS_BYTE = dS_BYTE + 2 * C::dS_TILE; /* dS [2][Bc][LD_dS], stats [2][Br] */
     const int P_BYTE = STATS_BYTE + 2 * C::STATS;    /* P [Bc][LD_dS], of pairs */
-    __shared__ Plain plain;
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    publish_plain(plain, a);
-    const Rows seen = {plain.first_row, plain.end_row};
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
-    const int Tr = divide_up((int)a.shape.Nq, C::Br);
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const RowRange keys = {0, p.Nk}, seen = rows_that_see(band);
+    const RowRange rows = rows_that_see(band, block.j0, C::Bc);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const int64_t key_0 = key_row(&p, block.b, block.h_kv, 0);
+    const int Tr = divide_up(p.Nq, C::Br);
     const int end = end_of_walk(block);
 
-    auto copy_rows = [&](RowTile tile, int stage) {
-        const int thread = read_thread(), h = tile.h, i0 = tile.i0, at = stage * STAGE;
-        copy_tile<T, C::D, C::Br, C::THREADS>(Q_smem + at, a.Q, block.b, h, i0, seen, thread);
-        copy_tile<T, C::D, C::Br, C::THREADS>(dO_smem + at, a.dO, block.b, h, i0, seen, thread);
-        copy_stats<C::Br>(K_smem + STATS_BYTE + stage * C::STATS,
-                          stats_of_head(a, pass, block.b, h) + i0, thread);
+    auto copy_rows = [&](WalkTile tile, int stage) {
+        const int thread = read_thread();
+        const int64_t query_0 = query_row(&p, block.b, tile.h, 0);
+        const float2 *stats = stats_of_head(pass, block.b * p.H + tile.h, p.Nq) + tile.i0;
+        copy_tile<T, C::D, C::Br, C::THREADS>(Q_smem + stage * STAGE, (const T *)p.Q + query_0,
+                                              Q_step, tile.i0, seen, thread);
+        copy_tile<T, C::D, C::Br, C::THREADS>(dO_smem + stage * STAGE, (const T *)p.dO + query_0,
+                                              Q_step, tile.i0, seen, thread);
+        copy_stats<C::Br>(K_smem + STATS_BYTE + stage * C::STATS, stats, thread);
     };
-    copy_tile<T, C::D, C::Bc, C::THREADS>(K_smem, a.K, block.b, block.h_kv, block.j0, keys,
+    copy_tile<T, C::D, C::Bc, C::THREADS>(K_smem, (const T *)p.K + key_0, K_step, block.j0, keys,
                                           threadIdx.x);
-    copy_tile<T, C::D, C::Bc, C::THREADS>(V_smem, a.V, block.b, block.h_kv, block.j0, keys,
+    copy_tile<T, C::D, C::Bc, C::THREADS>(V_smem, (const T *)p.V + key_0, K_step, block.j0, keys,
                                           threadIdx.x);
-    RowTile tile = first_tile(block, rows, C::Br);
+    WalkTile tile = first_tile(block, rows, C::Br);
     if (tile.h < end)
         copy_rows(tile, 0);
     copy_async_commit();
@@ -94,14 +89,14 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
         const uint32_t turned = lane_plain(thread, C::LD) + half * C::WARP_N * 16; /* channels */
         KeyMask<C::MT> mask = {};
         if (masked.value)
-            mask = mask_of_keys<C>(plain, block.j0, i0);
+            mask = mask_of_keys<C>(band, block.j0, i0);
 #pragma unroll
         for (int first = 0; first < OWN; first += C::CHUNK) {
             const int q0 = own + first;
-            ScoreFactors<C::MT, C::CHUNK> f;
+            LeftFactors<C::MT, C::CHUNK> f;
             compute_scores<T, C, masked.value, C::CHUNK>(
                 f, K_smem + left, V_smem + left, Q_stage + right + q0 * C::LD * 2,
-                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, a.scale * LOG2E);
+                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, p.scale * LOG2E);
             store_factor<C>(smem + dS_BYTE + stage * C::dS_TILE, f.dS, q0);
             if (C::PAIR == 2)
                 store_factor<C>(smem + P_BYTE, f.P, q0);
@@ -131,16 +126,16 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
             }
         }
     };
-    auto add_dQ = [&](RowTile of, int stage) {
+    auto add_dQ = [&](WalkTile of, int stage) {
         float dQ[C::dQ_M][C::dQ_N][4];
         multiply_dS_K<T, C>(dQ, K_smem + dS_BYTE + stage * C::dS_TILE, K_smem, read_thread());
-        add_dQ_fragments<C>(pass.dQ_sum, block.b * (int)a.shape.H + of.h, Tr, of.i0 / C::Br, dQ,
+        add_dQ_fragments<C>(pass.dQ_sum, block.b * p.H + of.h, Tr, of.i0 / C::Br, dQ,
                             read_thread());
     };
-    RowTile before = {-1, 0};
+    WalkTile before = {-1, 0};
     int stage = 0;
     for (; tile.h < end; stage = 1 - stage) {
-        const RowTile next = next_tile(tile, rows, C::Br);
+        const WalkTile next = next_tile(tile, rows, C::Br);
         copy_async_wait<0>();
         __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
         if (next.h < end)
@@ -148,7 +143,7 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
         copy_async_commit();
         if (before.h >= 0)
             add_dQ(before, 1 - stage);
-        if (tile_is_full<C>(plain, tile.i0, block.j0))
+        if (tile_is_full<C>(band, tile.i0, block.j0))
             step(std::false_type(), stage, tile.i0);
         else
             step(std::true_type(), stage, tile.i0);
@@ -162,35 +157,45 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
     for (int m = 0; m < C::MT; m++) {
         const int warp = threadIdx.x / 32, j0 = block.j0 + m * C::KEYS + warp / C::PAIR * 16;
         const int x0 = warp % C::PAIR * C::WARP_N * 8;
-        store_keys<T>(a.dK, block, j0, x0, dK[m], a.scale);
-        store_keys<T>(a.dV, block, j0, x0, dV[m], 1.0f);
+        store_keys((T *)p.dK + key_0 + x0, K_step, j0, p.Nk, dK[m], p.scale);
+        store_keys((T *)p.dV + key_0 + x0, K_step, j0, p.Nk, dV[m], 1.0f);
     }
 }
 
-template <typename T, int D> struct LaunchV9 {
-    static AttnStatus run(const AttnArgs *a, const Pass &pass)
-    {
-        typedef TileV9<D> C;
-        const int bytes = 2 * (C::KEY_TILE + 2 * C::ROW_TILE + C::dS_TILE + C::STATS) +
-                          (C::PAIR - 1) * C::dS_TILE;
-        const unsigned blocks =
-            (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-        const AttnStatus status = cuda_reserve_smem((const void *)warp_pairs_kernel<T, C>, bytes);
-        if (status != ATTN_OK)
-            return status;
-        warp_pairs_kernel<T, C><<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);
-        CUDA_TRY_LAUNCH();
-        return finish_fragments<T, C>(a, pass);
-    }
-};
-
-FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *a)
+static PassSizes sizes_of(const Problem *p)
 {
-    return a->shape.d == 64 ? flash_tiles_of(&a->shape, TileV9<64>::Br, TileV9<64>::Bc)
-                            : flash_tiles_of(&a->shape, TileV9<128>::Br, TileV9<128>::Bc);
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return run_pass(a, run_16_bit<LaunchV9>, true);
+    typedef TileV9<D> C;
+    const int bytes =
+        2 * (C::KEY_TILE + 2 * C::ROW_TILE + C::dS_TILE + C::STATS) + (C::PAIR - 1) * C::dS_TILE;
+    const PassSizes sizes = sizes_of(p);
+    if (!reserve_smem((const void *)warp_pairs_kernel<T, C>, bytes))
+        return;
+    const Pass pass =
+        start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
+    warp_pairs_kernel<T, C><<<key_blocks(p, C::Bc), C::THREADS, bytes, stream_of(p)>>>(*p, pass);
+    finish_fragments<T, C>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? TileV9<64>::Br : TileV9<128>::Br,
+            p->d == 64 ? TileV9<64>::Bc : TileV9<128>::Bc};
+}
+
+RUNG(flash_backward, v9_warp_pairs, "two warps share 32 keys (d = 128)", F16 | BF16, NULL, backward,
+     work, tiles, ATOMICS | SM80);

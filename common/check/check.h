@@ -91,14 +91,6 @@ typedef struct CheckSlot {
 } CheckSlot;
 
 CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which);
-/* Found value of (b, h, i, x). */
-float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x);
-/* A NaN anywhere, of the sample or not: into a->off, nonfinite, off_nan. (Infinity may be a value
- * too large for its type; only lse has no business with +infinity.) What a non-finite input of the
- * head may have reached is passed over. */
-void check_everywhere(CheckArray *a, const Oracle *o, const AttnArgs *args, int which);
-/* Fills a->hint from the worst row: flipped sign, another row's, another head's, never written. */
-void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, double c);
 
 /* reach [d]: by how much row i of O may be off because it was rounded after every step of `block`
  * keys that the row sees: steps * half an ulp of the dtype * max over the row's keys of |V|, since

@@ -59,7 +59,7 @@ void reference_free(Reference *r)
     memset(r, 0, sizeof *r);
 }
 
-/* Of the largest cases gradients follow from the O and lse of this very run: oracle_given.c. */
+/* Of the largest cases gradients follow from the O and lse of this very run: oracle_tiles.c. */
 static int check_with_own_rows(Check *check, const Reference *r, const RunResult *out,
                                const CliCase *c, double order)
 {

@@ -2,16 +2,120 @@
  *
  * cli_flags.c: the table of flags: what stands in --help, which stages have the flag, and where its
  * value goes. One table, so that help and parser cannot disagree. A value that needs more than its
- * kind says has a reader of its own: in cli_apply.c, those of one stage in cli_offline.c (05) and
- * cli_ring.c (06).
+ * kind says has a reader of its own: in cli.c, those of one stage in cli_stages.c.
  *
- * Interface: cli_flags, cli_find_flag, cli_nearest_flag (cli_internal.h).
+ * Interface: cli_flags, cli_find_flag, cli_nearest_flag, cli_read_..., cli_print_...
+ * (cli_internal.h).
  */
 #include "bench/bench.h"
 #include "cli/cli_internal.h"
+#include "report/report.h"
+#include "report/source_hash.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* --- readers of values -------------------------------------------------------------------------*/
+
+/* Strict, because "12x" read as 12 or 1e99 read as infinity would run an experiment that nobody
+ * asked for. */
+
+/* strtoll and strtod skip white space and accept more than a plain number: these are the only
+ * characters that a decimal integer has. */
+static int looks_like_int(const char *text)
+{
+    if (*text == '-' || *text == '+')
+        text++;
+    if (*text == '\0')
+        return 0;
+    for (; *text; text++)
+        if (*text < '0' || *text > '9')
+            return 0;
+    return 1;
+}
+
+int cli_read_int(const char *flag, const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    long long value;
+    errno = 0;
+    value = looks_like_int(text) ? strtoll(text, NULL, 10) : 0;
+    if (!looks_like_int(text) || errno == ERANGE || value < min || value > max)
+        return cli_refuse("%s: found '%s', accepted is an integer from %" PRId64 " to %" PRId64,
+                          flag, text, min, max);
+    *out = value;
+    return 0;
+}
+
+int cli_read_u64(const char *flag, const char *text, uint64_t *out)
+{
+    unsigned long long value;
+    errno = 0;
+    value = looks_like_int(text) && *text != '-' ? strtoull(text, NULL, 10) : 0;
+    if (!looks_like_int(text) || *text == '-' || errno == ERANGE)
+        return cli_refuse("%s: found '%s', accepted is an integer from 0 to %" PRIu64, flag, text,
+                          UINT64_MAX);
+    *out = value;
+    return 0;
+}
+
+int cli_parse_number(const char *text, float *out)
+{
+    char *end = NULL;
+    /* no leading space, no hexadecimal, no "inf" or "nan" */
+    int plain = text[0] != '\0' && strspn(text, "0123456789+-.eE") == strlen(text);
+    *out = plain ? (float)strtod(text, &end) : 0.0f;
+    return plain && *end == '\0' && fabsf(*out) <= 3.402823466e38f;
+}
+
+int cli_read_float(const char *flag, const char *text, int positive, float *out)
+{
+    float rounded;
+    if (!cli_parse_number(text, &rounded) || rounded == 0.0f || (positive && rounded < 0.0f))
+        return cli_refuse("%s: found '%s', accepted is a finite float32 number %s", flag, text,
+                          positive ? "above 0" : "other than 0");
+    *out = rounded;
+    return 0;
+}
+
+int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *right)
+{
+    /* Positions are added to the window's ends: far from overflow at this size. */
+    const int64_t max = (int64_t)1 << 40;
+    const int plain = strspn(text, "0123456789+-,") == strlen(text);
+    char rest;
+    if (!plain || sscanf(text, "%" SCNd64 ",%" SCNd64 "%c", left, right, &rest) != 2 ||
+        *left < -1 || *left > max || *right < -1 || *right > max)
+        return cli_refuse("%s: found '%s', accepted is L,R with two integers from -1 (no limit) to "
+                          "%" PRId64 ", such as 128,0",
+                          flag, text, max);
+    return 0;
+}
+
+int cli_read_name(const char *flag, const char *text, const char *names, int *out)
+{
+    const size_t length = strlen(text);
+    char all[256] = "";
+    size_t used = 0;
+    int i = 0;
+    for (const char *name = names, *end; name; name = *end ? end + 1 : NULL, i++) {
+        end = name + strcspn(name, "|");
+        if ((size_t)(end - name) == length && strncmp(name, text, length) == 0) {
+            *out = i;
+            return 0;
+        }
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%.*s", i ? ", " : "",
+                                 (int)(end - name), name);
+    }
+    return cli_refuse("%s: found '%s', accepted is one of %s", flag, text, all);
+}
+
+/* --- the table ---------------------------------------------------------------------------------*/
 
 #define MANY      ((int64_t)1 << 40)
 #define MAX_BLOCK ((int64_t)1 << 20)
@@ -251,4 +355,66 @@ const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t len
         }
     }
     return nearest;
+}
+
+/* --- --help, --list, --version -----------------------------------------------------------------*/
+
+void cli_print_help(const Stage *stage)
+{
+    const char *heading = NULL;
+    int i;
+    printf("%s: %s\n\nusage: %s [flags]        (--flag VALUE or --flag=VALUE)\n", stage->name,
+           stage->question, stage->name);
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        char left[128];
+        int length;
+        heading = f->group ? f->group : heading;
+        if (f->feature && !(f->feature & stage->features))
+            continue;
+        if (heading) /* of the first flag of its group that this stage has */
+            printf("\n%s\n", heading);
+        heading = NULL;
+        length = snprintf(left, sizeof left, "  %s%s%s%s%s", f->alias ? f->alias : "",
+                          f->alias ? " " : "", f->name, f->value && f->value[0] != '[' ? " " : "",
+                          f->value ? f->value : "");
+        printf(length > 27 ? "%s\n%30s%s\n" : "%-30s%s%s\n", left, "", f->help);
+    }
+    if (stage->features & STAGE_HAS_OFFLINE)
+        printf("\nWithout sizes, masks, a window and input files: causal, window 16.\n");
+    printf("\nExit status: 0 right, 1 wrong answer or failed --variant-so, 2 bad usage or input,\n"
+           "3 failure at run time, 77 hardware asked for is missing; of several cases the worst\n"
+           "(2, then 3, then 1, then 77).\n"
+           "\nExamples\n"
+           "  %s -N 300 --heads 8 --kv-heads 2 --causal --dtype bf16\n"
+           "  %s --bundled --bench --json results.jsonl\n",
+           stage->name, stage->name);
+}
+
+void cli_print_list(const Stage *stage)
+{
+    int i;
+    for (i = 0; i < stage->variant_count; i++) {
+        const Variant *v = &stage->variants[i];
+        const int ranks = (v->traits & VARIANT_RANKS) != 0;
+        const char *passes = variant_has(v, 1) || ranks ? "forward,backward"
+                             : variant_has(v, 0)        ? "forward"
+                                                        : "(not built)"; /* it needs CUDA */
+        const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
+                             : v->dtypes == DTYPES_F32   ? "f32"
+                             : v->dtypes == DTYPES_16BIT ? "f16,bf16"
+                                                         : "other";
+        printf("%-20s  %-4s  %-12s  %-16s  %-5s  %s\n", v->name,
+               v->device == ON_CPU ? "cpu" : "cuda", dtypes, passes,
+               v->traits & VARIANT_PLAIN  ? "plain"
+               : v->traits & VARIANT_FULL ? "full"
+                                          : "any",
+               v->idea);
+    }
+}
+
+void cli_print_version(const Stage *stage)
+{
+    printf("%s (Attention Ladder) %s, ABI version %d, JSON schema %d\n", stage->name,
+           build_revision(), stage->abi_version, REPORT_SCHEMA);
 }

@@ -6,9 +6,9 @@
  * - cli_flags: the table of flags, in the order and groups of --help.
  * - cli_find_flag: by long name or alias; cli_nearest_flag: for the suggestion after a typo.
  * - cli_read_*: strict readers of values: no trailing junk, no overflow, no NaN.
- * - cli_apply, cli_finish: one flag onto a case; the checks between flags once all are known.
- *   cli_finish_offline: their part for stage 05; cli_finish_ring, cli_finish_layout: for stage 06.
- * - cli_read_cases, cli_cases_from_text: --cases, from a file and from memory (the fuzzer's door).
+ * - cli_finish_offline: the checks between flags that stage 05 adds; cli_finish_ring,
+ *   cli_finish_layout: stage 06.
+ * - cli_cases_from_text: --cases from memory (the fuzzer's door).
  */
 #ifndef ATTN_CLI_INTERNAL_H
 #define ATTN_CLI_INTERNAL_H
@@ -181,22 +181,12 @@ CLI_READER(partials);
 CLI_READER(inject);
 
 void cli_case_defaults(CliCase *c);
-/* One set of flags (a command line, or a line of --cases) onto *c. */
-int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words, int in_cases);
-/* One flag; `flag` is how the user wrote it, text its value or NULL. */
-int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const char *flag,
-              const char *text);
-int cli_finish(Cli *cli, CliCase *c, const CliGiven *given);
-/* What only stage 05 has (cli_offline.c), and stage 06 (cli_ring.c). finish_layout: once the mask
+/* What only stage 05 has, and stage 06. finish_layout: once the mask
  * is known. */
 int cli_finish_offline(const Cli *cli, CliCase *c, const CliGiven *given);
 int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given);
 void cli_finish_layout(CliCase *c);
 int cli_check_nccl(void); /* EXIT_OK, or EXIT_NO_DEVICE with a sentence: not in this build */
-/* Defaults for the sizes of random inputs, and whether they are accepted. */
-int cli_finish_sizes(CliCase *c);
-double cli_memory_limit(void); /* bytes of this machine, or of the container */
-int cli_read_cases(Cli *cli, const CliCase *base, const CliGiven *given);
 /* text is cut into words in place and must outlive cli->cases; name stands in the messages. */
 int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, char *text,
                         const char *name);

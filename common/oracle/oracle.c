@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * oracle.c: hands the groups of one key/value head to oracle_core.c, one after the other, and its
- * rows and keys to threads. These two files are the plain oracle; what is a sample, what goes tile
- * by tile and what follows from a run's own O and lse stands in oracle_sample.c, oracle_stream.c
- * and oracle_given.c.
+ * rows and keys to threads. These two files are the plain oracle; what they stand on is
+ * oracle_case.c, what goes tile by tile and what follows from a run's own O and lse oracle_tiles.c.
  *
  * Interface: oracle_run, oracle_run_reference (oracle.h), oracle_run_within (oracle_core.h).
  */

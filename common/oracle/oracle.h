@@ -17,8 +17,7 @@
  * Bounds (in words: docs/00, those of gradients docs/04; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0
  * f32; c = 4, tensor cores 16): the part that scales with c and the part that does not are kept
  * apart, so that one oracle run serves every variant: bound = fixed + c * per_c. What is analysed
- * where: oracle_core.c (the plain definition), oracle_options.c and oracle_normalise.c
- * (args->options).
+ * where: oracle_core.c (the plain definition), oracle_options.c (args->options).
  */
 #ifndef ATTN_ORACLE_H
 #define ATTN_ORACLE_H

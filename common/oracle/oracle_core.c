@@ -50,7 +50,7 @@
  *     (exp(C u g) - 1) / (C u),   C = 4 for f32, 16 otherwise: the largest c in use.
  * From C u g = 80 on P may leave float32's range and nothing can be said of gradients: o->beyond.
  *
- * Stage 05's options are in oracle_options.c and oracle_normalise.c, with what they add to this. A
+ * Stage 05's options are in oracle_options.c, with what they add to this. A
  * temperature is part of scale; a right implementation rounds their quotient to float32, which
  * moves every score by u of itself and adds 1/2 to D (two keys, c = 4).
  *

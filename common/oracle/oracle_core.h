@@ -9,13 +9,11 @@
  *
  * Interface:
  * - OraclePlan, oracle_plan_make / oracle_plan_free: what holds for the whole case.
- * - OracleGroup, oracle_group_load / oracle_group_free: the float64 copy of one group; convert
- *   inputs of any dtype and stride.
- * - oracle_weigh_rows, oracle_dot_columns, oracle_matrix_...: oracle_matrix.c.
+ * - OracleGroup: the float64 copy of one group, whatever dtype and strides the inputs have.
+ * - oracle_weigh_rows, oracle_dot_columns, oracle_matrix_...: y = w^T M.
  * - oracle_row, oracle_key: the definition of attention, of its gradient, and the bounds.
  * - oracle_option_..., oracle_normalise_...: what stage 05's options make of a row and of a key.
  * - oracle_sample_...: which rows and keys of a big case are computed.
- * For cases whose heads are too long to be copied: oracle_tiles.h.
  */
 #ifndef ATTN_ORACLE_CORE_H
 #define ATTN_ORACLE_CORE_H
@@ -27,6 +25,14 @@
 #include <omp.h>
 #endif
 
+#define ORACLE_TILE 256 /* tokens, of cases that go tile by tile: oracle_tiles.c */
+
+/* Of up to ORACLE_TILE tokens in a row. (attn_range and attn_tile_class are among what is
+ * judged.) */
+typedef struct OracleRange {
+    int64_t sequence, low, high; /* sequence -1: of several, so nothing is known */
+} OracleRange;
+
 typedef struct OraclePlan {
     const AttnArgs *args;
     double scale, cap;  /* cap 0 = none */
@@ -37,7 +43,7 @@ typedef struct OraclePlan {
     AttnPosition *k_at; /* [Nk] */
     /* Positions of every 256 tokens, so that what a window hides is passed over; NULL when nothing
      * is a sample: then every pair is asked. */
-    struct OracleRange *q_range, *k_range;
+    OracleRange *q_range, *k_range;
     /* NULL: none, or only a temperature, and that is part of scale */
     const AttnOptions *options;
     int64_t *q_in, *k_in;         /* [Nq], [Nk] index within the sequence; with options */
@@ -154,8 +160,8 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
                       int backward);
 void oracle_group_free(OracleGroup *g);
 
-/* oracle_arrays.c: memory for what o->rows, keys and kv_heads ask for. 0, or nonzero when memory is
- * short. of_tokens: where a token's part of dwq and dwk goes, with QK normalisation. */
+/* Memory for what o->rows, keys and kv_heads ask for. 0, or nonzero when memory is short.
+ * of_tokens: where a token's part of dwq and dwk goes, with QK normalisation. */
 int oracle_allocate(Oracle *o, OraclePlan *p, int backward, OracleArray of_tokens[2]);
 int oracle_new_gradients(Oracle *o, const OraclePlan *p);
 void oracle_array_free(OracleArray *a);
@@ -213,22 +219,22 @@ void oracle_option_gradient(const OraclePlan *p, const OracleGroup *g, int64_t h
 void oracle_option_key(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t j, int64_t n,
                        double sqrt_terms, OracleScratch *m);
 
-/* oracle_normalise.c. row [d] becomes its normalised and rounded self, unsure [d] what may be off
+/* row [d] becomes its normalised and rounded self, unsure [d] what may be off
  * in it: per c for f32, else fixed. */
 void oracle_normalise_row(const OraclePlan *p, const float *w, float *row, float *unsure);
 /* z of query i of head h, or y of key j, is the gradient of the normalised row with its bound and
  * becomes that of the row; the token's part of dwq, dwk is written where one is wanted. */
-void oracle_normalise_query(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
-                            OracleScratch *m);
 void oracle_normalise_key(const OraclePlan *p, const OracleGroup *g, int64_t j, OracleScratch *m);
 /* dwq and dwk from the parts of all tokens, [B][heads][N][d]. */
 void oracle_normalise_sum(Oracle *o, const OracleArray of_tokens[2]);
 
-/* oracle_stream.c: O and lse of the sampled rows of all groups, tile by tile. 0, or -1. */
+/* oracle_tiles.c: positions of every ORACLE_TILE of N tokens; NULL when memory is short. O and lse
+ * of the sampled rows of all groups, tile by tile: 0, or -1. */
+OracleRange *oracle_ranges(const AttnPosition *at, int64_t N);
 int oracle_stream_groups(Oracle *o, const OraclePlan *p, int backward, int threads);
 
-/* oracle_sample.c. Which rows, keys and groups of a case: o->rows, keys, kv_heads and what follows
- * from them. 0, or -1. */
+/* Which rows, keys and groups of a case: o->rows, keys, kv_heads and what follows from them. 0, or
+ * -1. */
 int oracle_sample_choose(Oracle *o, const OraclePlan *p, int backward, const OracleLimits *limits);
 /* ATTN_SAMPLE_SEED, or a number that differs from run to run. */
 uint64_t oracle_sample_seed(void);

@@ -77,6 +77,12 @@ def shown(path):
         return str(path)
 
 
+FAREWELL = """\
+That was the last step. You can now write exact attention and its gradient from an empty file, in
+tiles, with any mask, and spread both over ranks; and you know where NaN comes from. What is left is
+speed: docs/lab, and a kernel of your own."""
+
+
 @functools.cache
 def lessons():
     """[(page, the names of the steps to which its last line sends its reader)], in the order of
@@ -114,7 +120,7 @@ def next_step(steps, progress):
 
 def way_on(following):
     if not following:
-        return "That was the last step."
+        return FAREWELL
     page = lesson_of(following)
     return (f"next: ./ladder learn {following.name}" +
             (f", a step of {shown(page)}" if page else ""))

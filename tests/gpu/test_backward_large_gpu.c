@@ -21,6 +21,13 @@
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/rung.h"
+
+CUDA_RUNG_FN(flash_backward, v0_atomics)
+CUDA_RUNG_FN(flash_backward, v1_two_kernels)
+CUDA_RUNG_FN(flash_backward, v2_mma)
+CUDA_RUNG_FN(flash_backward, v4_cp_async)
+CUDA_RUNG_FN(flash_backward, v9_warp_pairs)
 
 /* Only the library knows several runs of positions: the many keys are its alone. */
 static const struct {
@@ -30,11 +37,11 @@ static const struct {
     double c;
     int arch; /* this one only; 0: any */
 } variants[] = {
-    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0},
-    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0},
-    {"v2_mma", flash_backward_v2_mma, 6, 16, 0},
-    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0},
-    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0},
+    {"v0_atomics", flash_backward_v0_atomics_backward, 1, 4, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels_backward, 1, 4, 0},
+    {"v2_mma", flash_backward_v2_mma_backward, 6, 16, 0},
+    {"v4_cp_async", flash_backward_v4_cp_async_backward, 6, 16, 0},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs_backward, 6, 16, 0},
     {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 90},
     {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 90},
     {"library, f32", flash_backward_library_cuda, 1, 4, 0},

@@ -18,7 +18,17 @@
 #include "attn_config.h"
 #include "bench/variant.h"
 #include "cuda/hopper_backward.h"
+#include "harness/rung.h"
 #include "noise.h"
+
+CUDA_RUNG_FN(flash_backward, v0_atomics)
+CUDA_RUNG_FN(flash_backward, v1_two_kernels)
+CUDA_RUNG_FN(flash_backward, v2_mma)
+CUDA_RUNG_FN(flash_backward, v3_transposed_scores)
+CUDA_RUNG_FN(flash_backward, v4_cp_async)
+CUDA_RUNG_FN(flash_backward, v6_full_tiles)
+CUDA_RUNG_FN(flash_backward, v7_one_barrier)
+CUDA_RUNG_FN(flash_backward, v9_warp_pairs)
 
 static int repeats = 200;
 
@@ -35,15 +45,15 @@ typedef struct Repeated {
 } Repeated;
 
 static const Repeated variants[] = {
-    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0, 3, 0, 0},
-    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1, 3, 0, 0},
-    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1, 3, 0, 0},
-    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0, 3, 0, 0},
-    {"v3_transposed_scores", flash_backward_v3_transposed_scores, 6, 16, 0, 0, 3, 0, 0},
-    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0, 0, 3, 0, 0},
-    {"v6_full_tiles", flash_backward_v6_full_tiles, 6, 16, 0, 0, 3, 0, 0},
-    {"v7_one_barrier", flash_backward_v7_one_barrier, 6, 16, 0, 0, 3, 0, 0},
-    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0, 0, 3, 0, 0},
+    {"v0_atomics", flash_backward_v0_atomics_backward, 1, 4, 0, 0, 3, 0, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels_backward, 1, 4, 0, 1, 3, 0, 0},
+    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels_backward, 1, 4, 1, 1, 3, 0, 0},
+    {"v2_mma", flash_backward_v2_mma_backward, 6, 16, 0, 0, 3, 0, 0},
+    {"v3_transposed_scores", flash_backward_v3_transposed_scores_backward, 6, 16, 0, 0, 3, 0, 0},
+    {"v4_cp_async", flash_backward_v4_cp_async_backward, 6, 16, 0, 0, 3, 0, 0},
+    {"v6_full_tiles", flash_backward_v6_full_tiles_backward, 6, 16, 0, 0, 3, 0, 0},
+    {"v7_one_barrier", flash_backward_v7_one_barrier_backward, 6, 16, 0, 0, 3, 0, 0},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs_backward, 6, 16, 0, 0, 3, 0, 0},
     {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 0, 0, 3, 90, 0},
     {"v11_warp_specialised", ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), 6, 16, 0, 0, 3,
      90, 0},

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * warp_tile.cuh: what a warp does with a tile on the tensor cores: load it, multiply it, recompute
- * P and dS, add up the gradients.
+ * warp_keys.cuh: what a warp does with a tile of a backward pass on tensor cores: load it, multiply
+ * it, recompute P and dS, add up the gradients. Stage 04's rungs v2 to v9 are made of it.
  *
  * Tiles lie in shared memory as rows of LD = D + 8 elements. The 8 that are never used shift each
  * row by 16 bytes against the one before: eight rows of 16 bytes, which ldmatrix reads at a time,
  * then fall into eight different groups of banks.
  *
- * A product needs a left and a right factor as fragments (stage 03's mma.cuh). Both may lie with
+ * A product needs a left and a right factor as fragments (mma.cuh). Both may lie with
  * the summation index k along a row or across the rows; ldmatrix transposes where it runs across.
  * Which row a lane names depends on the lane alone, and there are two cases:
  *
@@ -19,20 +19,20 @@
  * - lane_plain, lane_crossed, smem_address: where this lane points ldmatrix at.
  * - multiply_add: a product of two tiles. accumulate: the left factor is in registers.
  * - load_tile: rows of a tensor to shared memory.
- * - WarpTile<D, WARPS, MT, Br, ROW_WARPS>: sizes of a tile whose warps own keys (from v3 on).
- *   ScoreFactors, compute_scores, store_factor, KeyMask.
- * - RowTile, first_tile, next_tile, end_of_walk: the tiles of queries that a block visits.
+ * - WarpKeys<D, WARPS, MT, Br, ROW_WARPS>: sizes of a tile whose warps own keys (from v3 on).
+ *   LeftFactors, compute_scores, store_factor, KeyMask.
+ * - WalkTile, first_tile, next_tile, end_of_walk: the tiles of queries that a block visits.
  *   copy_tile, copy_stats (from v4 on).
  * - add_dQ_rows, store_keys: gradients to memory. add_dQ_fragments, finish_fragments (from v5 on).
+ * - tile_is_full (from v6 on).
+ * What v2 to v6 introduce is written twice: in the rung's own file, in a namespace (v2, v3, ...),
+ * so that the file shows its idea; and here, word for word, for the rungs after it.
  */
-#ifndef FLASH_BACKWARD_WARP_TILE_CUH
-#define FLASH_BACKWARD_WARP_TILE_CUH
+#ifndef UNITS_WARP_KEYS_CUH
+#define UNITS_WARP_KEYS_CUH
 
-#include "plain.cuh"
+#include "units/backward_pass.cuh"
 #include "units/mma.cuh"
-
-namespace rung
-{
 
 static __device__ __forceinline__ uint32_t smem_address(const void *smem)
 {
@@ -82,34 +82,33 @@ static __device__ __forceinline__ void multiply_add(float (&sum)[M][N][4], uint3
 }
 
 /* tile_smem [ROWS][D + 8] = rows first .. of one head, zeros for rows outside of begin .. end - 1:
- * memory there may hold NaN. */
+ * memory there may hold NaN. base: row 0; rows lie `step` elements apart. */
 template <typename T, int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void load_tile(unsigned char *tile_smem, const Tensor &tensor,
-                                                 int b, int h, int first, Rows rows)
+static __device__ __forceinline__ void load_tile(unsigned char *tile_smem, const T *base,
+                                                 int64_t step, int first, RowRange rows)
 {
-    const T *base = (const T *)tensor.data + tensor_offset(&tensor, b, 0, h);
     for (int e = threadIdx.x; e < ROWS * (D / 8); e += THREADS) {
         const int r = e / (D / 8), x = e % (D / 8) * 8, row = first + r;
         uint4 chunk = make_uint4(0, 0, 0, 0);
         if (row >= rows.begin && row < rows.end)
-            chunk = *reinterpret_cast<const uint4 *>(base + row * tensor.stride[1] + x);
+            chunk = *reinterpret_cast<const uint4 *>(base + row * step + x);
         *reinterpret_cast<uint4 *>(tile_smem + (r * (D + 8) + x) * 2) = chunk;
     }
 }
 
-/* dK or dV of 16 keys from j0 on, times factor: nobody else has these keys. A lane holds two
- * neighbouring channels of keys g and g + 8. */
+/* dK or dV of 16 keys from j0 on, times factor: nobody else has these keys. base: row 0 of a head
+ * that has Nk, at the first channel. A lane holds two neighbouring channels of keys g and g + 8. */
 template <typename T, int N>
-static __device__ __forceinline__ void store_keys(const Tensor &to, const KeyBlock &block, int j0,
-                                                  int x0, const float (&sum)[N][4], float factor)
+static __device__ __forceinline__ void store_keys(T *base, int64_t step, int j0, int Nk,
+                                                  const float (&sum)[N][4], float factor)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int j = j0 + g + 8 * e;
-        if (j >= to.shape[1])
+        if (j >= Nk)
             continue;
-        T *row = (T *)to.data + tensor_offset(&to, block.b, j, block.h_kv) + x0 + 2 * t;
+        T *row = base + j * step + 2 * t;
 #pragma unroll
         for (int n = 0; n < N; n++)
             *reinterpret_cast<uint32_t *>(row + n * 8) =
@@ -117,18 +116,18 @@ static __device__ __forceinline__ void store_keys(const Tensor &to, const KeyBlo
     }
 }
 
-/* dQ_sum [B][Nq][H][D] += dQ: 16 rows from i0 on, channels from x0 on. */
-template <int D, int N>
-static __device__ __forceinline__ void add_dQ_rows(float *dQ_sum, const AttnArgs &a, int b, int h,
-                                                   int i0, int x0, const float (&dQ)[N][4])
+/* dQ_sum += dQ: 16 rows from i0 on. base: row 0 of a head that has Nq, at the first channel. */
+template <int N>
+static __device__ __forceinline__ void add_dQ_rows(float *base, int64_t step, int i0, int Nq,
+                                                   const float (&dQ)[N][4])
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         const int i = i0 + g + e / 2 * 8;
-        if (i >= a.shape.Nq)
+        if (i >= Nq)
             continue;
-        float *row = dQ_sum + ((b * a.shape.Nq + i) * a.shape.H + h) * D + x0 + 2 * t + e % 2;
+        float *row = base + i * step + 2 * t + e % 2;
 #pragma unroll
         for (int n = 0; n < N; n++)
             atomicAdd(row + n * 8, dQ[n][e]);
@@ -141,7 +140,7 @@ static __device__ __forceinline__ void add_dQ_rows(float *dQ_sum, const AttnArgs
  * behind the first 16 of all warps. In dQ it has Br / ROW_WARPS rows and D / CHANNEL_WARPS
  * channels. PAIR = 2: two warps own the same keys (v9). CHUNK: queries whose scores are in
  * registers at a time. */
-template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_ = 1> struct WarpTile {
+template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_ = 1> struct WarpKeys {
     static const int D = D_, WARPS = WARPS_, THREADS = WARPS * 32, MT = MT_, Br = Br_;
     static const int PAIR = PAIR_, GROUPS = WARPS / PAIR, KEYS = GROUPS * 16, Bc = KEYS * MT;
     static const int LD = D + 8, LD_dS = Br + 8, CHUNK = 32;
@@ -160,7 +159,7 @@ template <int MT> struct KeyMask {
 };
 
 template <class C>
-static __device__ __forceinline__ KeyMask<C::MT> mask_of_keys(const Plain &plain, int j0, int i0)
+static __device__ __forceinline__ KeyMask<C::MT> mask_of_keys(const Band &band, int j0, int i0)
 {
     const int key = threadIdx.x / 32 / C::PAIR * 16 + threadIdx.x % 32 / 4;
     KeyMask<C::MT> mask;
@@ -169,14 +168,14 @@ static __device__ __forceinline__ KeyMask<C::MT> mask_of_keys(const Plain &plain
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int j = j0 + m * C::KEYS + key + 8 * e;
-            mask.first[m][e] = j < plain.Nk ? j - plain.high - i0 : C::Br;
-            mask.last[m][e] = j - plain.low - i0;
+            mask.first[m][e] = j < band.Nk ? j - band.to - i0 : C::Br;
+            mask.last[m][e] = j - band.from - i0;
         }
     return mask;
 }
 
 /* Left factors of dV and dK: P^T and dS^T, [MT x 16 keys][QUERIES]. */
-template <int MT, int QUERIES> struct ScoreFactors {
+template <int MT, int QUERIES> struct LeftFactors {
     uint32_t P[QUERIES / 16][MT][4], dS[QUERIES / 16][MT][4];
 };
 
@@ -201,7 +200,7 @@ static __device__ __forceinline__ void pack_factor(uint32_t (&A)[N / 2][MT][4],
  * of the tile. delta costs nothing: the accumulator of dP starts at -delta. */
 template <typename T, class C, bool MASKED, int QUERIES>
 static __device__ __forceinline__ void
-compute_scores(ScoreFactors<C::MT, QUERIES> &f, uint32_t K, uint32_t V, uint32_t Q, uint32_t dO,
+compute_scores(LeftFactors<C::MT, QUERIES> &f, uint32_t K, uint32_t V, uint32_t Q, uint32_t dO,
                const float2 *stats, int q0, const KeyMask<C::MT> &mask, float scale_log2)
 {
     const int t = threadIdx.x % 4;
@@ -299,7 +298,7 @@ static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[C::dQ_M][C::dQ_
 
 /* A walk over the tiles of queries that see a block's keys: of one head of the group after
  * another. */
-struct RowTile {
+struct WalkTile {
     int h, i0;
 };
 
@@ -309,15 +308,15 @@ static __device__ __forceinline__ int end_of_walk(const KeyBlock &block)
     return (block.h_kv + 1) * block.group;
 }
 
-static __device__ __forceinline__ RowTile first_tile(const KeyBlock &block, Rows rows, int Br)
+static __device__ __forceinline__ WalkTile first_tile(const KeyBlock &block, RowRange rows, int Br)
 {
-    RowTile tile;
+    WalkTile tile;
     tile.h = rows.begin < rows.end ? block.h_kv * block.group : end_of_walk(block);
     tile.i0 = rows.begin / Br * Br;
     return tile;
 }
 
-static __device__ __forceinline__ RowTile next_tile(RowTile tile, Rows rows, int Br)
+static __device__ __forceinline__ WalkTile next_tile(WalkTile tile, RowRange rows, int Br)
 {
     tile.i0 += Br;
     if (tile.i0 >= rows.end) {
@@ -329,18 +328,17 @@ static __device__ __forceinline__ RowTile next_tile(RowTile tile, Rows rows, int
 
 /* load_tile by cp.async; the caller commits. A thread keeps its chunk and walks down the rows. */
 template <typename T, int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void copy_tile(uint32_t tile, const Tensor &tensor, int b, int h,
-                                                 int first, Rows rows, int thread)
+static __device__ __forceinline__ void copy_tile(uint32_t tile, const T *base, int64_t step,
+                                                 int first, RowRange rows, int thread)
 {
     const int CHUNKS = D / 8, STEP = THREADS / CHUNKS, r = thread / CHUNKS, x = thread % CHUNKS * 8;
-    const T *base = (const T *)tensor.data + tensor_offset(&tensor, b, 0, h);
-    const T *from = base + (first + r) * tensor.stride[1] + x;
+    const T *from = base + (first + r) * step + x;
     tile += (r * (D + 8) + x) * 2;
 #pragma unroll
     for (int n = 0; n < ROWS; n += STEP) {
         const int row = first + r + n, valid = row >= rows.begin && row < rows.end;
         copy_async_16(tile + n * (D + 8) * 2, valid ? from : base, valid);
-        from += STEP * tensor.stride[1];
+        from += STEP * step;
     }
 }
 
@@ -384,49 +382,56 @@ static __device__ __forceinline__ void add_dQ_fragments(float *dQ_sum, int head,
             add_4(to + (m * C::dQ_N + n) * 128, dQ[m][n]);
 }
 
-/* dQ = scale * dQ_sum, rounded, each element in its place. A thread takes four neighbouring lanes'
- * floats of one 16 x 8 tile: eight channels of row g and of row g + 8. */
+/* dQ [B][Nq][H][D] = scale * dQ_sum, rounded, each element in its place. A thread takes four
+ * neighbouring lanes' floats of one 16 x 8 tile: eight channels of row g and of row g + 8. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(256)
-    fragments_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr)
+    fragments_kernel(const __grid_constant__ PassSizes n, float scale, const float *dQ_sum, T *dQ)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x; /* of 8 x 4 floats */
     const int64_t tile = item / (C::Br * C::D / 16);              /* [B][H][Tr] */
     const int rest = (int)(item % (C::Br * C::D / 16)), g = rest % 8, fragment = rest / 8;
-    const int H = (int)a.shape.H, h = (int)(tile / Tr % H), b = (int)(tile / Tr / H);
-    if (b >= a.shape.B)
+    const int Nq = n.band.Nq, Tr = divide_up(Nq, C::Br), head = (int)(tile / Tr), b = head / n.H;
+    if (b >= n.B)
         return;
-    const int n = fragment % C::dQ_N, m = fragment / C::dQ_N % C::dQ_M;
+    const int column = fragment % C::dQ_N, m = fragment / C::dQ_N % C::dQ_M;
     const int warp = fragment / C::dQ_N / C::dQ_M;
     const int i = (int)(tile % Tr) * C::Br + (warp / C::CHANNEL_WARPS * C::dQ_M + m) * 16 + g;
-    const int x = (warp % C::CHANNEL_WARPS * C::dQ_N + n) * 8;
+    const int x = (warp % C::CHANNEL_WARPS * C::dQ_N + column) * 8;
     const float *from = dQ_sum + item * 16;
     uint32_t low[4], high[4]; /* of rows g and g + 8 */
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
-        low[t] = pack2<T>(lane.x * a.scale, lane.y * a.scale);
-        high[t] = pack2<T>(lane.z * a.scale, lane.w * a.scale);
+        low[t] = pack2<T>(lane.x * scale, lane.y * scale);
+        high[t] = pack2<T>(lane.z * scale, lane.w * scale);
     }
-    T *row = (T *)a.dQ.data + tensor_offset(&a.dQ, b, i, h) + x;
-    if (i < a.shape.Nq)
+    const int64_t step = (int64_t)n.H * C::D; /* row to row */
+    T *row = dQ + ((int64_t)b * Nq + i) * step + head % n.H * C::D + x;
+    if (i < Nq)
         *reinterpret_cast<uint4 *>(row) = make_uint4(low[0], low[1], low[2], low[3]);
-    if (i + 8 < a.shape.Nq)
-        *reinterpret_cast<uint4 *>(row + 8 * a.dQ.stride[1]) =
-            make_uint4(high[0], high[1], high[2], high[3]);
+    if (i + 8 < Nq)
+        *reinterpret_cast<uint4 *>(row + 8 * step) = make_uint4(high[0], high[1], high[2], high[3]);
 }
 
 template <typename T, class C>
-static AttnStatus finish_fragments(const AttnArgs *a, const Pass &pass)
+static inline void finish_fragments(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
+                                    cudaStream_t stream)
 {
-    const int Tr = divide_up((int)a->shape.Nq, C::Br);
-    const int64_t items = a->shape.B * a->shape.H * Tr * (C::Br * C::D / 16);
+    const int64_t tiles = (int64_t)n.B * n.H * divide_up(n.band.Nq, C::Br);
+    const int64_t items = tiles * (C::Br * C::D / 16);
     fragments_kernel<T, C>
-        <<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(*a, pass.dQ_sum, Tr);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
+        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
 }
 
-} // namespace rung
+/* --- from v6 on: no mask where it hides nothing ------------------------------------------------*/
+
+/* Are all pairs of queries i0 .. and keys j0 .. of the tile seen, and do the keys exist? */
+template <class C>
+static __device__ __forceinline__ bool tile_is_full(const Band &band, int i0, int j0)
+{
+    return j0 - (i0 + C::Br - 1) >= band.from && j0 + C::Bc - 1 - i0 <= band.to &&
+           j0 + C::Bc <= band.Nk;
+}
 
 #endif

@@ -10,13 +10,10 @@
  *   back to global.
  * - score_tile: P and dS. add_product: one of the three products that use them.
  */
-#ifndef FLASH_BACKWARD_BLOCK_TILE_CUH
-#define FLASH_BACKWARD_BLOCK_TILE_CUH
+#ifndef UNITS_BLOCK_TILE_CUH
+#define UNITS_BLOCK_TILE_CUH
 
-#include "plain.cuh"
-
-namespace rung
-{
+#include "units/backward_pass.cuh"
 
 /* All within 64 KiB of shared memory, what GPUs from sm_75 on give a block. */
 template <int D_> struct BlockTile {
@@ -26,31 +23,29 @@ template <int D_> struct BlockTile {
     static const int SMEM = (2 * Br * D + 2 * Bc * LD + 2 * Br * Bc) * (int)sizeof(float);
 };
 
-/* tile_smem [count][ld] = rows first .. of one head, zeros outside of rows.begin .. rows.end -
- * 1. */
+/* tile_smem [count][ld] = rows first .. of one head, zeros outside of rows.begin .. rows.end - 1.
+ * base: row 0; rows lie `step` floats apart. */
 template <class C>
-static __device__ __forceinline__ void load_rows(float *tile_smem, int ld, const Tensor &from,
-                                                 int b, int h, int first, int count, Rows rows)
+static __device__ __forceinline__ void load_rows(float *tile_smem, int ld, const float *base,
+                                                 int64_t step, int first, int count, RowRange rows)
 {
-    const float *base = (const float *)from.data + tensor_offset(&from, b, 0, h);
     for (int e = threadIdx.x; e < count * C::D; e += C::THREADS) {
         const int r = e / C::D, x = e % C::D, row = first + r;
-        tile_smem[r * ld + x] =
-            row >= rows.begin && row < rows.end ? base[row * from.stride[1] + x] : 0.0f;
+        tile_smem[r * ld + x] = row >= rows.begin && row < rows.end ? base[row * step + x] : 0.0f;
     }
 }
 
 /* P and dS [Br][Bc] of one tile. Pairs that are not seen get P = dS = 0. stats: of query i0. */
 template <class C>
 static __device__ __forceinline__ void
-score_tile(const Plain &plain, const float2 *stats, float scale, int i0, int j0,
-           const float *Q_smem, const float *dO_smem, const float *K_smem, const float *V_smem,
-           float *P_smem, float *dS_smem)
+score_tile(const Band &band, const float2 *stats, float scale, int i0, int j0, const float *Q_smem,
+           const float *dO_smem, const float *K_smem, const float *V_smem, float *P_smem,
+           float *dS_smem)
 {
     for (int e = threadIdx.x; e < C::Br * C::Bc; e += C::THREADS) {
         const int r = e / C::Bc, c = e % C::Bc;
         float p = 0.0f, dS = 0.0f;
-        if (i0 + r < plain.end_row && pair_is_seen(plain, i0 + r, j0 + c)) {
+        if (i0 + r < band.Nq && pair_is_seen(band, i0 + r, j0 + c)) {
             float qk = 0.0f, dP = 0.0f;
             for (int x = 0; x < C::D; x++) {
                 qk = fmaf(Q_smem[r * C::D + x], K_smem[c * C::LD + x], qk);
@@ -82,22 +77,19 @@ static __device__ __forceinline__ void add_product(float (&sum)[ROWS][C::D / 32]
         }
 }
 
-/* factor * sum, the rows of a warp, to rows first .. of one head. */
+/* factor * sum, the rows of a warp, to rows first .. of one head that has N. base: row 0. */
 template <class C, int ROWS>
-static __device__ __forceinline__ void store_rows(const Tensor &to, int b, int h, int first,
+static __device__ __forceinline__ void store_rows(float *base, int64_t step, int first, int N,
                                                   const float (&sum)[ROWS][C::D / 32], float factor)
 {
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
         const int row = first + threadIdx.x / 32 + C::WARPS * n;
-        float *to_row = (float *)to.data + tensor_offset(&to, b, row, h) + threadIdx.x % 32;
 #pragma unroll
         for (int x = 0; x < C::D / 32; x++)
-            if (row < to.shape[1])
-                to_row[32 * x] = factor * sum[n][x];
+            if (row < N)
+                base[row * step + threadIdx.x % 32 + 32 * x] = factor * sum[n][x];
     }
 }
-
-} // namespace rung
 
 #endif

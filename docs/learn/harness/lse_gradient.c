@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lse_gradient.c: judges the gradient of one row's scores where the loss takes O and lse.
+ *
+ * Interface: -N keys, -d channels, --hand: query 3 of the four tokens, --lse-only: dO = 0,
+ * --output-only: dlse = 0, --large: scores in the hundreds.
+ */
+#include "learn.h"
+
+void score_gradient(const float *s, const float *V, const float *dO, float dlse, float *dS, int n,
+                    int d);
+
+enum {
+    RIGHT,
+    IGNORED,
+    SUBTRACTED,
+    WITHOUT_P,
+    DELTA_MISSING,
+    NOT_NORMALISED,
+    MEAN_WITHOUT_P,
+    LSE_IN_IT
+};
+
+const Mistake mistakes[] = {
+    {"dlse_ignored", "This is the gradient of O alone. Either dlse is not in it, or it was added "
+                     "to dP before delta "
+                     "was taken: the mean of dP + dlse is delta + dlse, and it cancels."},
+    {"dlse_subtracted",
+     "dlse has the wrong sign: when a score grows, lse grows, so dlse is added to dP - delta."},
+    {"dlse_without_p",
+     "dlse is added without the weight: the slope of lse with respect to s_j is P_j."},
+    {"delta_missing", "dS is P (dP + dlse) here: delta, the mean of dP, is not subtracted."},
+    {"p_not_normalised", "P is exp(s - m) here: divide it by l."},
+    {"mean_without_p", "delta is the plain sum of dP here; it is the sum of P dP."},
+    {"lse_in_the_slope",
+     "dlse is multiplied by lse: the slope of dlse * lse with respect to lse is dlse."},
+    {NULL, NULL}};
+
+static float *s, *V, *dO, dlse;
+static Output *dS;
+static long n, d;
+
+void prepare(void)
+{
+    static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
+    const int given = has_flag("--hand");
+    long e;
+    n = given ? 4 : number("-N", 1);
+    d = given ? 2 : number("-d", 1);
+    s = input("s", n), V = input("V", n * d), dO = input("dO", d);
+    dS = output("dS", n, 1, "key", "");
+    fill_normal(s, n, 1), fill_normal(V, n * d, 2), fill_normal(dO, d, 3);
+    dlse = has_flag("--output-only") ? 0.0f : 0.75f;
+    for (e = 0; e < n && has_flag("--large"); e++)
+        s[e] = 400.0f + 2.0f * s[e];
+    if (given) {
+        memcpy(s, hand, sizeof hand);
+        memcpy(V, hand_V, sizeof hand_V);
+        dO[0] = 1.0f, dO[1] = -1.0f;
+    }
+    for (e = 0; e < d && has_flag("--lse-only"); e++)
+        dO[e] = 0.0f;
+}
+
+void call(void)
+{
+    score_gradient(s, V, dO, dlse, dS->found, (int)n, (int)d);
+}
+
+static double dP(long j)
+{
+    double sum = 0.0;
+    long x;
+    for (x = 0; x < d; x++)
+        sum += (double)dO[x] * V[j * d + x];
+    return sum;
+}
+
+void expect(int mistake)
+{
+    double m = -INFINITY, l = 0.0, delta = 0.0, lse;
+    long j;
+    for (j = 0; j < n; j++)
+        m = fmax(m, s[j]);
+    for (j = 0; j < n; j++)
+        l += exp(s[j] - m);
+    lse = m + log(l);
+    for (j = 0; j < n; j++)
+        delta += (mistake == MEAN_WITHOUT_P ? 1.0 : exp(s[j] - lse)) * dP(j);
+    for (j = 0; j < n; j++) {
+        const double p = exp(s[j] - (mistake == NOT_NORMALISED ? m : lse));
+        const double share = mistake == IGNORED      ? 0.0
+                             : mistake == SUBTRACTED ? -dlse
+                             : mistake == LSE_IN_IT  ? dlse * lse
+                                                     : dlse;
+        const double slope = dP(j) - (mistake == DELTA_MISSING ? 0.0 : delta);
+        dS->expected[j] = mistake == WITHOUT_P ? p * slope + share : p * (slope + share);
+    }
+}
