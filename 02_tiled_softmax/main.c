@@ -62,7 +62,7 @@ static void model(ReportRow *row)
 }
 
 /* --rows --cols: the softmax alone. */
-static int rows_case(Report *report, const Cli *cli, const CliCase *c, int *status)
+static int rows_case(Report *report, const Cli *cli, CliCase *c, int *status)
 {
     if (c->rows == 0)
         return 0;

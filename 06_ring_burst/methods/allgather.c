@@ -21,15 +21,16 @@
  *     memory         K, V of all other ranks; backward dQ, and dK, dV of the own tokens, of a part
  *                    that leaves and of one that comes, in float32
  *
- * Interface: allgather_table (methods.h).
+ * Interface: the method allgather (its last line).
  */
-#include "methods/relay.h"
+#include "methods/methods.h"
 
 typedef struct AllGather {
     RingState state;
     RingBuffer K, V; /* of all other ranks, one behind the other */
     RingBlock keys[RING_MAX_RANKS];
     RingExchange mail[RING_MAX_RANKS]; /* one for each round */
+    RingBlock q;                       /* of the backward pass */
     RingBuffer delta, dQ;
     RingSums home; /* dK, dV of this rank's keys */
     RingRelay parts;
@@ -84,12 +85,12 @@ static int forward(RingRank *r)
 }
 
 /* The own part is the first that is there. */
-static void make_own_part(RingRank *r, AllGather *m, const RingBlock *q)
+static void make_own_part(RingRank *r, AllGather *m)
 {
     for (int half = 0; half < RING_HALVES && !r->failed; half++) {
         const RingBlock keys = ring_block_half(&m->keys[0], half);
         ring_stream(r, half);
-        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
+        ring_differentiate(r, &m->q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
                            ring_half(&m->home, 1, half));
     }
     ring_stream(r, RING_BOTH_STREAMS);
@@ -105,7 +106,7 @@ static void take_part(RingRank *r, AllGather *m, int half)
 
 /* Round t > 0: the part of dK, dV that belongs to rank r + t, half by half. While one half is
  * computed, the other leaves and that half of a part for this rank comes, from rank r - t. */
-static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
+static void make_part(RingRank *r, AllGather *m, int t)
 {
     const RingBlock *k = &m->keys[t];
     RingSums *part = ring_here(&m->parts);
@@ -114,22 +115,28 @@ static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
         ring_stream(r, half);
         if (t > 1)
             take_part(r, m, half);
-        part->shard = &r->plan->k[k->owner];
+        part->owner = k->owner;
         ring_clear_half(r, part, half);
-        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(part, 0, half),
+        ring_differentiate(r, &m->q, &keys, m->dQ.data, ring_half(part, 0, half),
                            ring_half(part, 1, half));
-        ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), &r->plan->k[r->rank]);
+        ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), r->rank);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }
 
-static void travel(RingRank *r, AllGather *m, const RingBlock *q)
+static int backward(RingRank *r)
 {
+    AllGather *m = r->method;
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    if (r->world == 1) {
+        ring_backward_local(r);
+        return ring_status(r);
+    }
+    ring_open_delta(r, &m->q, &m->delta);
     ring_open_buffer(r, &m->dQ, bytes, "dQ");
     ring_open_sums(r, &m->home, 2, r->nk);
     ring_open_relay(r, &m->parts, 2);
-    ring_clear_sums(r, &m->home, &r->plan->k[r->rank]);
+    ring_clear_sums(r, &m->home, r->rank);
     ring_zero(r, m->dQ.data, bytes);
     for (int t = 0; t < r->world && !r->failed; t++) {
         ring_step(r, t);
@@ -137,27 +144,16 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
             gather(r, m, +1);
         ring_wait(r, &m->mail[t]);
         if (t == 0)
-            make_own_part(r, m, q);
+            make_own_part(r, m);
         else
-            make_part(r, m, q, t);
+            make_part(r, m, t);
     }
     take_part(r, m, 0);
     take_part(r, m, 1);
     ring_stream(r, RING_BOTH_STREAMS);
     ring_give_halves(r, &m->home, ring_there(&m->parts));
     ring_give_dQ(r, &m->dQ);
-}
-
-static int backward(RingRank *r)
-{
-    AllGather *m = r->method;
-    RingBlock q;
-    ring_open_delta(r, &q, &m->delta);
-    if (r->world > 1)
-        travel(r, m, &q);
-    else
-        ring_backward_local(r, &q);
     return ring_status(r);
 }
 
-const RingMethodTable allgather_table = {NULL, forward, backward, NULL};
+RING_METHOD(allgather, "every rank gets all keys at once; dK, dV are reduce-scattered", 0);

@@ -27,11 +27,11 @@
  *     bytes sent     2 (G-1) n Hkv d b forward, (G-1) n H (2 d b + 8) + G n H d b_g backward
  *     memory         two buffers for queries; dK, dV, and two places for sums dQ, in float32
  *
- * Interface: burst_table (methods.h).
+ * Interface: the method burst (its last line).
  * Source: Sun et al. 2024, BurstAttention. (Its Algorithm 4 as printed sends dQ at the beginning of
  * a step, before it is complete.)
  */
-#include "methods/relay.h"
+#include "methods/methods.h"
 
 typedef struct Burst {
     RingState state;
@@ -51,9 +51,10 @@ static int forward(RingRank *r)
     return ring_status(r);
 }
 
-/* Queries go `hops` ranks on in direction `way`; own: this tour computes with the own ones too. */
-static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int first_step, int own)
+/* A tour of the queries, dQ behind them. */
+static void send_round(RingRank *r, Burst *m, RingBlock q, RingTour tour)
 {
+    const int way = tour.way, hops = tour.hops;
     const RingBlock k = ring_own_keys(r);
     float *dK = m->dKV.of[0].data, *dV = m->dKV.of[1].data;
     RingBlock next = q;
@@ -63,7 +64,7 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
         const int home = t == hops, to = home ? q.owner : ring_at(r, way);
         const int from = home ? ring_at(r, way * hops) : ring_at(r, -way);
         const int coming = home ? r->rank : ring_at(r, -way * (t + 1));
-        ring_step(r, first_step + t);
+        ring_step(r, tour.first_step + t);
         if (!home) { /* only read, so they leave at once */
             ring_send_queries(r, &x, to, &q);
             ring_receive_queries(r, &x, from, coming, &m->buffer[t % 2], &next);
@@ -73,14 +74,14 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
             const RingBlock queries = ring_block_half(&q, half);
             float *dQ = ring_half(ring_here(&m->dQ), 0, half);
             ring_relay_arrive(r, &m->dQ, half); /* with the parts of all ranks so far */
-            if (t > 0 || own)
+            if (t > 0 || tour.own)
                 ring_differentiate(r, &queries, &k, dQ, dK, dV);
             if (hops > 0) /* now this rank's part is in it too */
-                ring_relay_send(r, &m->dQ, half, to, from, &r->plan->q[coming]);
+                ring_relay_send(r, &m->dQ, half, to, from, coming);
         }
         ring_wait(r, &x);
         if (hops > 0)
-            ring_relay_turn(&m->dQ);
+            ring_relay_exchange(&m->dQ);
         q = next;
     }
 }
@@ -88,36 +89,29 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
 /* Both tours of a window's queries use the same sum: it comes home from the first and leaves again
  * for the second. In a window queries go down, since keys went up. In a full turn all queries meet
  * all keys in either direction. */
-static void travel(RingRank *r, Burst *m)
+static int backward(RingRank *r)
 {
-    const int up = r->plan->hops_up, down = r->plan->hops_down, most = up > down ? up : down;
+    const int up = r->hops_up, down = r->hops_down, most = up > down ? up : down;
+    Burst *m = r->method;
     RingBlock q;
+    if (most == 0) { /* nothing travels */
+        ring_backward_local(r);
+        return ring_status(r);
+    }
     ring_open_split_delta(r, &q, &m->lse, &m->delta);
     ring_open_queries(r, m->buffer, most < 2 ? most : 2);
     ring_open_sums(r, &m->dKV, 2, r->nk);
     ring_open_relay(r, &m->dQ, 1);
-    ring_clear_sums(r, &m->dKV, &r->plan->k[r->rank]);
-    ring_clear_sums(r, ring_here(&m->dQ), &r->plan->q[r->rank]);
-    turn(r, m, q, up == r->world - 1 ? +1 : -1, up, 0, 1);
+    ring_clear_sums(r, &m->dKV, r->rank);
+    ring_clear_sums(r, ring_here(&m->dQ), r->rank);
+    send_round(r, m, q, (RingTour){up == r->world - 1 ? +1 : -1, up, 0, 1});
     if (down > 0)
-        turn(r, m, q, +1, down, up, 0);
+        send_round(r, m, q, (RingTour){+1, down, up, 0});
     ring_relay_arrive(r, &m->dQ, 0);
     ring_relay_arrive(r, &m->dQ, 1);
     ring_give_halves(r, ring_here(&m->dQ), ring_there(&m->dQ));
     ring_give_dKV(r, &m->dKV.of[0], &m->dKV.of[1]);
-}
-
-static int backward(RingRank *r)
-{
-    Burst *m = r->method;
-    if (r->plan->hops_up + r->plan->hops_down > 0) {
-        travel(r, m);
-    } else {
-        RingBlock q;
-        ring_open_delta(r, &q, &m->delta);
-        ring_backward_local(r, &q);
-    }
     return ring_status(r);
 }
 
-const RingMethodTable burst_table = {NULL, forward, backward, NULL};
+RING_METHOD(burst, "backward the queries' side travels, the gradients of keys stay", 0);

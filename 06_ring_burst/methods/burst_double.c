@@ -20,9 +20,9 @@
  *
  * With one node, or one rank on each, burst is called instead (ring_method_on).
  *
- * Interface: burst_double_table (methods.h).
+ * Interface: the method burst-double (its last line).
  */
-#include "methods/relay.h"
+#include "methods/methods.h"
 
 typedef struct BurstDouble {
     RingState state;
@@ -44,7 +44,7 @@ static int forward(RingRank *r)
 
 /* A half of this node's part is complete: it joins the carry, which goes on to the next node, and
  * from the last one home. */
-static void join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int half)
+static void join_carry(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int half)
 {
     const int last = m == p->nodes - 1; /* the owner is M-1 nodes and g-1 places back */
     const int to = last ? ring_place_at(p, -m, 1 - p->size) : ring_place_at(p, +1, 0);
@@ -52,7 +52,7 @@ static void join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int hal
     const int coming = last ? r->rank : ring_place_at(p, -m - 1, 1 - p->size);
     ring_relay_arrive(r, &d->carry, half);
     ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
-    ring_relay_send(r, &d->carry, half, to, from, &r->plan->q[coming]);
+    ring_relay_send(r, &d->carry, half, to, from, coming);
 }
 
 /* Outer step m: the queries of one node, of which q has come first. */
@@ -63,7 +63,7 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
     const int to = ring_place_at(&p, 0, +1), from = ring_place_at(&p, 0, -1);
     RingBlock next = q;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->part), &r->plan->q[q.owner]);
+    ring_clear_sums(r, ring_here(&d->part), q.owner);
     for (int s = 0; s < p.size && !r->failed; s++) { /* q: queries of (node - m, place - s) */
         const int last = s == p.size - 1;
         if (s > 0)
@@ -80,26 +80,25 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
             ring_relay_arrive(r, &d->part, half);
             ring_differentiate(r, &queries, &k, dQ, d->dKV.of[0].data, d->dKV.of[1].data);
             if (last)
-                join(r, d, &p, m, half);
+                join_carry(r, d, &p, m, half);
             else
-                ring_relay_send(r, &d->part, half, to, from, &r->plan->q[next.owner]);
+                ring_relay_send(r, &d->part, half, to, from, next.owner);
         }
         ring_wait(r, &x);
         if (!last)
-            ring_relay_turn(&d->part);
+            ring_relay_exchange(&d->part);
         q = next;
     }
 }
 
-/* Through all nodes. The carry begins with zeros where a node's part is complete for the first
- * time: dQ of the owner that this rank has at m = 0, s = g-1. */
-static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
+/* Through all nodes. The first carry is zeros, to which this rank adds the first part that is
+ * complete here: dQ of the owner whose queries it has at m = 0, s = g-1. */
+static void send_round(RingRank *r, BurstDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);
-    const int first_complete = ring_place_at(&p, 0, 1 - p.size);
     RingBlock first = *q, next = first;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->carry), &r->plan->q[first_complete]);
+    ring_clear_sums(r, ring_here(&d->carry), ring_place_at(&p, 0, 1 - p.size));
     for (int m = 0; m < p.nodes && !r->failed; m++) { /* first: queries of (node - m, place) */
         ring_step(r, m * p.size);
         if (m < p.nodes - 1) {
@@ -110,7 +109,7 @@ static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
         }
         visit_node(r, d, m, first);
         ring_wait(r, &x);
-        ring_relay_turn(&d->carry);
+        ring_relay_exchange(&d->carry);
         first = next;
     }
     ring_relay_arrive(r, &d->carry, 0);
@@ -128,11 +127,11 @@ static int backward(RingRank *r)
     ring_open_sums(r, &d->dKV, 2, r->nk);
     ring_open_relay(r, &d->part, 1);
     ring_open_relay(r, &d->carry, 1);
-    ring_clear_sums(r, &d->dKV, &r->plan->k[r->rank]);
-    travel(r, d, &q);
+    ring_clear_sums(r, &d->dKV, r->rank);
+    send_round(r, d, &q);
     ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]);
     return ring_status(r);
 }
 
-const RingMethodTable burst_double_table = {NULL, forward, backward, NULL};
+RING_METHOD(burst_double, "burst in two levels", 0);

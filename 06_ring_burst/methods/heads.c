@@ -20,28 +20,26 @@
  */
 #include "methods/heads.h"
 
-#include "tensor.h"
-
 /* G ranks and 8 heads: 8/G heads each, or, with more ranks than heads, one head that G/8 ranks
  * share. */
-static RingHeads heads_of(const RingRank *r, const RingShard *shards, int64_t heads)
+static RingHeads heads_of(const RingRank *r, const int64_t *tokens, int64_t heads)
 {
-    RingHeads h = {.shards = shards, .heads = heads, .mine = shards[r->rank].tokens};
+    RingHeads h = {.tokens = tokens, .heads = heads, .mine = tokens[r->rank]};
     h.share = heads > r->world ? heads / r->world : 1;
     h.copies = (int)(h.share * r->world / heads);
     for (int rank = 0; rank < r->world; rank++)
-        h.whole += shards[rank].tokens;
+        h.whole += tokens[rank];
     return h;
 }
 
 RingHeads ring_query_heads(const RingRank *r)
 {
-    return heads_of(r, r->plan->q, r->plan->shape.H);
+    return heads_of(r, r->q_tokens, r->H);
 }
 
 RingHeads ring_key_heads(const RingRank *r)
 {
-    return heads_of(r, r->plan->k, r->plan->shape.Hkv);
+    return heads_of(r, r->k_tokens, r->Hkv);
 }
 
 /* --- where things lie --------------------------------------------------------------------------*/
@@ -56,19 +54,19 @@ static int64_t first_token(const RingHeads *h, int rank)
 {
     int64_t first = 0;
     for (int before = 0; before < rank; before++)
-        first += h->shards[before].tokens;
+        first += h->tokens[before];
     return first;
 }
 
 /* Bytes of one token's heads: of one rank's share, and of all. */
 static size_t share_row(const RingRank *r, const RingHeads *h)
 {
-    return (size_t)(h->share * r->plan->shape.d) * dtype_size(r->plan->dtype);
+    return (size_t)(h->share * r->d) * ring_size(r->dtype);
 }
 
 static size_t full_row(const RingRank *r, const RingHeads *h)
 {
-    return (size_t)(h->heads * r->plan->shape.d) * dtype_size(r->plan->dtype);
+    return (size_t)(h->heads * r->d) * ring_size(r->dtype);
 }
 
 /* Where rank's tokens stand in whole [B][all tokens][share][d]. */
@@ -83,7 +81,7 @@ static char *whole_part(const RingRank *r, const RingHeads *h, const void *whole
  * share * d elements. */
 static char *mine_part(const RingRank *r, const RingHeads *h, const void *mine, int64_t b, int rank)
 {
-    const size_t head = (size_t)r->plan->shape.d * dtype_size(r->plan->dtype);
+    const size_t head = (size_t)r->d * ring_size(r->dtype);
     return (char *)mine + (size_t)(b * h->mine) * full_row(r, h) +
            (size_t)first_head(r, h, rank) * head;
 }
@@ -91,14 +89,14 @@ static char *mine_part(const RingRank *r, const RingHeads *h, const void *mine, 
 /* Elements of this rank's tokens for one other rank, all batches. */
 static int64_t part_count(const RingRank *r, const RingHeads *h)
 {
-    return r->plan->shape.B * h->mine * h->share * r->plan->shape.d;
+    return r->B * h->mine * h->share * r->d;
 }
 
 /* Parts of other ranks one behind the other; parts that are to be added have room for float32, and
  * the own part is among them. */
 static size_t part_bytes(const RingRank *r, const RingHeads *h)
 {
-    const size_t size = h->copies > 1 ? sizeof(float) : dtype_size(r->plan->dtype);
+    const size_t size = h->copies > 1 ? sizeof(float) : ring_size(r->dtype);
     return (size_t)part_count(r, h) * size;
 }
 
@@ -110,7 +108,7 @@ static char *packed_part(const RingRank *r, const RingHeads *h, void *packed, in
 
 int64_t ring_whole_count(const RingRank *r, const RingHeads *h)
 {
-    return r->plan->shape.B * h->whole * h->share * r->plan->shape.d;
+    return r->B * h->whole * h->share * r->d;
 }
 
 size_t ring_packed_bytes(const RingRank *r, const RingHeads *h)
@@ -127,13 +125,13 @@ void ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingH
 {
     const size_t row = share_row(r, h), pitch = full_row(r, h), bytes = (size_t)h->mine * row;
     for (int peer = 0; peer < r->world && !r->failed; peer++)
-        for (int64_t b = 0; b < r->plan->shape.B; b++) {
+        for (int64_t b = 0; b < r->B; b++) {
             char *coming = whole_part(r, h, whole, b, peer), *leaving = coming;
             if (peer != r->rank)
                 leaving = packed_part(r, h, packed, peer) + (size_t)b * bytes;
             ring_copy(r, leaving, row, mine_part(r, h, mine, b, peer), pitch, row, h->mine);
             ring_send(r, x, peer, tensor, leaving, bytes);
-            ring_receive(r, x, peer, tensor, coming, (size_t)h->shards[peer].tokens * row);
+            ring_receive(r, x, peer, tensor, coming, (size_t)h->tokens[peer] * row);
         }
 }
 
@@ -146,9 +144,9 @@ void ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const Ring
 {
     const size_t row = share_row(r, h), bytes = (size_t)h->mine * row;
     for (int peer = 0; peer < r->world && !r->failed; peer++)
-        for (int64_t b = 0; b < r->plan->shape.B && peer != r->rank; b++) {
+        for (int64_t b = 0; b < r->B && peer != r->rank; b++) {
             ring_send(r, x, peer, tensor, whole_part(r, h, whole, b, peer),
-                      (size_t)h->shards[peer].tokens * row);
+                      (size_t)h->tokens[peer] * row);
             ring_receive(r, x, peer, tensor, packed_part(r, h, packed, peer) + (size_t)b * bytes,
                          bytes);
         }
@@ -163,14 +161,14 @@ static void add_copies(RingRank *r, const RingHeads *h, const void *whole, void 
     float *sum = (float *)packed_part(r, h, packed, first);
     for (int rank = first; rank < first + h->copies && !r->failed; rank++) {
         char *part = packed_part(r, h, packed, rank);
-        for (int64_t b = 0; b < r->plan->shape.B && rank == r->rank; b++)
+        for (int64_t b = 0; b < r->B && rank == r->rank; b++)
             ring_copy(r, part + (size_t)b * bytes, row, whole_part(r, h, whole, b, rank), row, row,
                       h->mine);
-        ring_widen(r, part, count, r->plan->dtype);
+        ring_widen(r, part, count, r->dtype);
         if (rank > first)
             ring_add(r, sum, (float *)part, count);
     }
-    ring_narrow(r, sum, count, r->plan->dtype);
+    ring_narrow(r, sum, count, r->dtype);
 }
 
 void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *packed, void *mine)
@@ -179,7 +177,7 @@ void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *
     for (int rank = 0; rank < r->world && !r->failed; rank += h->copies) {
         if (h->copies > 1)
             add_copies(r, h, whole, packed, rank);
-        for (int64_t b = 0; b < r->plan->shape.B; b++) {
+        for (int64_t b = 0; b < r->B; b++) {
             const char *part = rank == r->rank && h->copies == 1
                                    ? whole_part(r, h, whole, b, rank)
                                    : packed_part(r, h, packed, rank) + (size_t)b * bytes;
@@ -193,14 +191,13 @@ void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *
 void ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
                     float *packed, float *mine)
 {
-    const AttnShape *n = &r->plan->shape;
     for (int peer = 0; peer < r->world && !r->failed; peer++) {
-        const int64_t tokens = h->shards[peer].tokens, first = first_token(h, peer);
+        const int64_t tokens = h->tokens[peer], first = first_token(h, peer);
         const size_t out = (size_t)tokens * sizeof(float), in = (size_t)h->mine * sizeof(float);
-        float *part = packed + n->B * h->share * first;
+        float *part = packed + r->B * h->share * first;
         ring_copy(r, part, out, whole + first, (size_t)h->whole * sizeof(float), out,
-                  n->B * h->share);
-        for (int64_t b = 0; b < n->B; b++) {
+                  r->B * h->share);
+        for (int64_t b = 0; b < r->B; b++) {
             float *from = part + b * h->share * tokens;
             float *to = mine + (b * h->heads + first_head(r, h, peer)) * h->mine;
             if (peer == r->rank)

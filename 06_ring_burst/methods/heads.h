@@ -14,13 +14,13 @@
 #ifndef RING_HEADS_H
 #define RING_HEADS_H
 
-#include "methods/methods.h"
+#include "runtime/rank.h"
 
 typedef struct RingHeads {
-    const RingShard *shards;
-    int64_t heads, share; /* of the attention; of one rank */
-    int64_t mine, whole;  /* tokens of this rank; of all */
-    int copies;           /* ranks that have the same head: more than 1 when ranks outnumber them */
+    const int64_t *tokens; /* of each rank */
+    int64_t heads, share;  /* of the attention; of one rank */
+    int64_t mine, whole;   /* tokens of this rank; of all */
+    int copies; /* ranks that have the same head: more than 1 when ranks outnumber them */
 } RingHeads;
 
 RingHeads ring_query_heads(const RingRank *r);

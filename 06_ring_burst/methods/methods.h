@@ -1,74 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * methods.h: what the methods share. All of them move blocks of keys or of queries between ranks,
- * and most move sums of gradients behind them (relay.h); they differ in who moves where and when.
- *
- * A rank that has failed does nothing any more: all functions here and in ring_rank.h look at
- * r->failed first. So a method is written straight on, as if all went well. It asks once in each
- * round of a loop, and where memory may be missing.
+ * methods.h: what several methods share: rings of keys in the forward pass, and sums of gradients
+ * that travel in the backward pass, in halves (relay.c).
  *
  * Interface:
- * - ring_at: the rank some places further on.
- * - ring_most_bytes: of any rank.
- * - RingKeys: receive buffers for one remote block, and its messages.
- * - RingState: O while it grows.
- * - RingRemote, ring_forward: the forward pass of ring and burst.
+ * - RingTour, RingRemote, ring_forward: the forward pass of ring and burst.
  * - RingPlace, RingTree, ring_tree_forward: that of the double rings.
- * - ring_open_delta, ring_give_...: the beginning and the end of a backward pass.
- * - ring_table ...: the methods.
+ * - RingSums: float32 sums of one shard, in two halves.
+ * - RingRelay: the sums that are here, those that come, and the messages between.
+ * - ring_give_halves: the end of a backward pass whose sums have travelled.
  */
 #ifndef RING_METHODS_H
 #define RING_METHODS_H
 
-#include "runtime/ring_rank.h"
+#include "runtime/rank.h"
 
-extern const RingMethodTable ring_table, burst_table, allgather_table, ulysses_table,
-    ring_double_table, burst_double_table, ring_minimal_table;
+/* --- rings of keys -----------------------------------------------------------------------------*/
 
-/* The rank `distance` places further on in the ring; negative: back. */
-static inline int ring_at(const RingRank *r, int distance)
-{
-    return ((r->rank + distance) % r->world + r->world) % r->world;
-}
-
-static inline int ring_status(const RingRank *r)
-{
-    return r->failed ? -1 : 0;
-}
-
-/* --- memory ------------------------------------------------------------------------------------*/
-
-/* Of the largest shard of any rank; bytes: ring_q_bytes, ring_kv_bytes or ring_row_bytes. */
-size_t ring_most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int));
-
-/* --- blocks that travel ------------------------------------------------------------------------*/
-
-typedef struct RingKeys { /* receive buffers for K and V of any rank */
-    RingBuffer K, V;
-} RingKeys;
-
-/* The first `count` of some buffers; those that are open stay. */
-void ring_open_keys(RingRank *r, RingKeys *buffers, int count);
-void ring_close_keys(RingRank *r, RingKeys *buffers, int count);
-
-/* Add the messages of a block to an exchange. *arriving: what will stand in `buffer` after it. */
-void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
-void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *buffer,
-                       RingBlock *arriving);
-
-/* --- forward -----------------------------------------------------------------------------------*/
-
-/* Attention of this rank's queries over the keys seen so far; lse is r->lse. */
-typedef struct RingState {
-    RingBlock q;
-    RingBuffer O, rows;
-} RingState;
-
-void ring_open_state(RingRank *r, RingState *state);
-void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
-/* No others come after them: O may become r->O on the way. */
-void ring_see_last_keys(RingRank *r, RingState *state, const RingBlock *k);
-void ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
+/* Blocks go `hops` ranks on in direction `way` (+1 or -1). A window with two sides takes two tours;
+ * one of them computes with the own block too. */
+typedef struct RingTour {
+    int way, hops, first_step, own;
+} RingTour;
 
 /* Keys of other ranks: two buffers that are used in turn, and the last block that came. */
 typedef struct RingRemote {
@@ -78,8 +31,6 @@ typedef struct RingRemote {
 
 /* keep: the last remote blocks stay for the backward pass. */
 void ring_forward(RingRank *r, RingState *state, RingRemote *up, RingRemote *down, int keep);
-
-/* --- two levels --------------------------------------------------------------------------------*/
 
 /* Rank node * size + place; `size` ranks on each of `nodes` nodes. */
 typedef struct RingPlace {
@@ -99,18 +50,56 @@ typedef struct RingTree {
 
 void ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
 
-/* --- backward ----------------------------------------------------------------------------------*/
+/* --- sums that travel --------------------------------------------------------------------------*/
 
-/* *q: this rank's queries with delta, which lies in `delta`. */
-void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
+/* float32 sums of one rank's shard, dK and dV or dQ alone, in two halves (rank.h). Half 1 begins at
+ * element `second`, whoever's shard it is: the halves of two shards in one place must not
+ * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
+typedef struct RingSums {
+    RingBuffer of[2];
+    int tensors;         /* 2: dK and dV. 1: dQ */
+    int owner;           /* the rank to which they belong */
+    int64_t row, second; /* elements of one token in all batches; of the first half's buffer */
+} RingSums;
 
-/* A gradient in the dtype becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
-void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ);
-void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
-/* The same for finished sums, which are rounded. */
-void ring_give_dQ(RingRank *r, RingBuffer *dQ);
-void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
-/* Nothing has to travel: all of it. */
-void ring_backward_local(RingRank *r, const RingBlock *q);
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
+void ring_close_sums(RingRank *r, RingSums *sums);
+/* The sums become zeros, and those of this owner. */
+void ring_clear_sums(RingRank *r, RingSums *sums, int owner);
+void ring_clear_half(RingRank *r, const RingSums *sums, int half);
+float *ring_half(const RingSums *sums, int tensor, int half);
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+
+typedef struct RingRelay {
+    RingSums place[2];
+    int at; /* place[at] is here, the other one there */
+    RingExchange mail[RING_HALVES];
+    RingSums *coming[RING_HALVES]; /* the place that a half is on its way to; NULL: none */
+} RingRelay;
+
+static inline RingSums *ring_here(RingRelay *relay)
+{
+    return &relay->place[relay->at];
+}
+
+static inline RingSums *ring_there(RingRelay *relay)
+{
+    return &relay->place[1 - relay->at];
+}
+
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
+void ring_close_relay(RingRank *r, RingRelay *relay);
+/* A half of the sums in `here` sets out for rank `to`; meanwhile that half of the sums of `owner`
+ * comes from rank `from` into `there`. */
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int owner);
+/* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
+ * wait for. */
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+/* `there` becomes `here`. */
+void ring_relay_exchange(RingRelay *relay);
+
+/* Rounds the sums `of` into `place`, whose content nobody needs any more, or where they stand if it
+ * is not open, and hands them over as the rank's gradients. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
 
 #endif

@@ -14,7 +14,7 @@
  *
  * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
  * arrives. It has the time of half a step for it, and nobody waits. (On a GPU ring gives each half
- * a stream, and half 1 also runs where half 0 leaves multiprocessors idle: streams.c.)
+ * a stream, and half 1 also runs where half 0 leaves multiprocessors idle: exchange.c.)
  *
  * That holds only if both halves are about the same work. Of a zigzag shard's keys a causal mask
  * shows a later rank the early ones alone, and of its queries the late ones alone see a later
@@ -24,21 +24,21 @@
  *     half                      0           1          0          1
  *
  * There are two places for sums: `here` has those of this step, and in `there` those of the next
- * one arrive; ring_relay_turn exchanges the two. A half may arrive only when the half that was in
+ * one arrive; ring_relay_exchange swaps the two. A half may arrive only when the half that was in
  * this memory has left it. ring_relay_arrive waits for that too: both are one exchange.
  *
  * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
  *
- * Interface: see relay.h.
+ * Interface: RingSums, RingRelay and what works with them (methods.h).
  */
-#include "methods/relay.h"
+#include "methods/methods.h"
 
 /* --- sums --------------------------------------------------------------------------------------*/
 
 void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
 {
     sums->tensors = tensors;
-    sums->shard = tensors == 1 ? &r->plan->q[r->rank] : &r->plan->k[r->rank]; /* at first */
+    sums->owner = r->rank; /* at first */
     sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
     sums->second = most_tokens / 2 * sums->row;
     for (int i = 0; i < tensors; i++)
@@ -58,26 +58,28 @@ float *ring_half(const RingSums *sums, int tensor, int half)
 }
 
 /* Elements. */
-static int64_t half_count(const RingSums *sums, int half)
+static int64_t half_count(const RingRank *r, const RingSums *sums, int half)
 {
-    return ring_half_tokens(sums->shard->tokens, half) * sums->row;
+    const int64_t *tokens = sums->tensors == 1 ? r->q_tokens : r->k_tokens;
+    return ring_half_tokens(tokens[sums->owner], half) * sums->row;
 }
 
 /* Quarter by quarter, as a kernel adds to them: the first one may write instead, and then the zeros
- * are never read (backend_zeros.cu). */
+ * are never read (backend_memory.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
-    const int64_t first = ring_quarter_place(sums->shard, half + 2) * sums->row;
-    const int64_t rest = half_count(sums, half) - first;
+    const int keys = sums->tensors == 2;
+    const int64_t first = ring_quarter_tokens(r, sums->owner, keys, half) * sums->row;
+    const int64_t rest = half_count(r, sums, half) - first;
     for (int i = 0; i < sums->tensors && !r->failed; i++) {
         ring_zero(r, ring_half(sums, i, half), (size_t)first * sizeof(float));
         ring_zero(r, ring_half(sums, i, half) + first, (size_t)rest * sizeof(float));
     }
 }
 
-void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard)
+void ring_clear_sums(RingRank *r, RingSums *sums, int owner)
 {
-    sums->shard = shard;
+    sums->owner = owner;
     ring_clear_half(r, sums, 0);
     ring_clear_half(r, sums, 1);
 }
@@ -85,7 +87,7 @@ void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard)
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 {
     for (int i = 0; i < to->tensors && !r->failed; i++)
-        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), half_count(to, half));
+        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), half_count(r, to, half));
 }
 
 /* --- the way from rank to rank -----------------------------------------------------------------*/
@@ -112,19 +114,18 @@ static RingTensor channel(const RingSums *sums, int i)
     return i == 0 ? RING_DK : RING_DV;
 }
 
-void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from,
-                     const RingShard *shard)
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int owner)
 {
     const RingSums *leaving = ring_here(relay);
     RingSums *coming = ring_there(relay);
     RingExchange *mail = &relay->mail[half];
-    const size_t size = ring_partial_size(r);
-    coming->shard = shard;
+    const size_t size = ring_size(r->partials);
+    coming->owner = owner;
     for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
-        const int64_t out = half_count(leaving, half), in = half_count(coming, half);
+        const int64_t out = half_count(r, leaving, half), in = half_count(r, coming, half);
         float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
-        ring_narrow(r, sum, out, r->plan->setup.partials);
+        ring_narrow(r, sum, out, r->partials);
         ring_send(r, mail, to, tensor, sum, (size_t)out * size);
         ring_receive(r, mail, from, tensor, next, (size_t)in * size);
     }
@@ -137,11 +138,11 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
     const RingSums *sums = relay->coming[half];
     ring_wait(r, &relay->mail[half]);
     for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
-        ring_widen(r, ring_half(sums, i, half), half_count(sums, half), r->plan->setup.partials);
+        ring_widen(r, ring_half(sums, i, half), half_count(r, sums, half), r->partials);
     relay->coming[half] = NULL;
 }
 
-void ring_relay_turn(RingRelay *relay)
+void ring_relay_exchange(RingRelay *relay)
 {
     relay->at = 1 - relay->at;
 }
@@ -153,11 +154,10 @@ void ring_relay_turn(RingRelay *relay)
 static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
 {
     for (int half = 0; half < RING_HALVES; half++) {
-        const int64_t count = half_count(sums, half);
+        const int64_t count = half_count(r, sums, half);
         ring_stream(r, half);
         for (int i = 0; i < sums->tensors && !r->failed; i++)
-            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
-                           r->plan->dtype);
+            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count, r->dtype);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }
@@ -166,7 +166,7 @@ static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
  * and who collects the results places four quarters as well as one tensor. */
 void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
 {
-    RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;
+    RingSums *sums = ring_size(r->dtype) != sizeof(float) && place->of[0].data ? place : of;
     round_halves(r, of, sums);
     if (sums->tensors == 1) {
         ring_hand_over_dQ(r, &sums->of[0]);

@@ -24,9 +24,9 @@
  *
  * With one node, or one rank on each, ring is called instead (ring_method_on).
  *
- * Interface: ring_double_table (methods.h).
+ * Interface: the method ring-double (its last line).
  */
-#include "methods/relay.h"
+#include "methods/methods.h"
 
 typedef struct RingDouble {
     RingState state;
@@ -40,29 +40,28 @@ static int forward(RingRank *r)
     RingDouble *d = ring_method_state(r, sizeof *d);
     if (!d)
         return -1;
-    ring_tree_forward(r, &d->state, &d->tree, r->plan->backward);
+    ring_tree_forward(r, &d->state, &d->tree, r->backward);
     return ring_status(r);
 }
 
 /* A half of this node's part is complete: it joins the carry, which goes on to the next node. */
-static void join(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half)
+static void join_carry(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half)
 {
-    const int coming = ring_place_at(p, -m + 1, 0);
     ring_relay_arrive(r, &d->carry, half);
     ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
     if (m > 0)
         ring_relay_send(r, &d->carry, half, ring_place_at(p, -1, 0), ring_place_at(p, +1, 0),
-                        &r->plan->k[coming]);
+                        ring_place_at(p, -m + 1, 0));
 }
 
 /* Outer step m: back through the keys of one node, of which k has come first. */
-static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, RingBlock k)
+static void return_through_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, RingBlock k)
 {
     const RingPlace p = ring_place(r);
     const int to = ring_place_at(&p, 0, -1), from = ring_place_at(&p, 0, +1);
     RingBlock next = k;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->part), &r->plan->k[k.owner]);
+    ring_clear_sums(r, ring_here(&d->part), k.owner);
     for (int s = p.size - 1; s >= 0 && !r->failed; s--) { /* k: keys of (node - m, place - s) */
         if (s < p.size - 1)
             ring_step(r, (p.nodes - m) * p.size - 1 - s);
@@ -80,27 +79,26 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
             ring_relay_arrive(r, &d->part, half);
             ring_differentiate(r, q, &keys, d->dQ.data, dK, dV);
             if (s > 0)
-                ring_relay_send(r, &d->part, half, to, from, &r->plan->k[next.owner]);
+                ring_relay_send(r, &d->part, half, to, from, next.owner);
             else
-                join(r, d, &p, m, half);
+                join_carry(r, d, &p, m, half);
         }
         ring_stream(r, RING_BOTH_STREAMS);
         ring_wait(r, &x);
         if (s > 0)
-            ring_relay_turn(&d->part);
+            ring_relay_exchange(&d->part);
         k = m == 0 && s == 1 ? ring_own_keys(r) : next; /* home: the copy that came is the same */
     }
 }
 
 /* The way back through all nodes, beginning with the block that the forward pass left. The carry
  * begins with zeros: at m = M-1 no other node has seen these keys on this way. */
-static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
+static void return_keys(RingRank *r, RingDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);
-    const int first_home = ring_place_at(&p, 1 - p.nodes, 0);
     RingBlock first = d->tree.last, next = first;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->carry), &r->plan->k[first_home]);
+    ring_clear_sums(r, ring_here(&d->carry), ring_place_at(&p, 1 - p.nodes, 0));
     for (int m = p.nodes - 1, buffer = d->tree.last_buffer; m >= 0 && !r->failed; m--) {
         ring_step(r, (p.nodes - 1 - m) * p.size);
         buffer = 1 - buffer;
@@ -110,10 +108,10 @@ static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
                               ring_place_at(&p, -m + 1, 1 - p.size), &d->tree.outer[buffer], &next);
             ring_start(r, &x);
         }
-        leave_node(r, d, q, m, first);
+        return_through_node(r, d, q, m, first);
         ring_wait(r, &x);
         if (m > 0)
-            ring_relay_turn(&d->carry);
+            ring_relay_exchange(&d->carry);
         first = next;
     }
 }
@@ -129,10 +127,11 @@ static int backward(RingRank *r)
     ring_open_relay(r, &d->part, 2);
     ring_open_relay(r, &d->carry, 2);
     ring_zero(r, d->dQ.data, bytes);
-    travel_back(r, d, &q);
+    return_keys(r, d, &q);
     ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dQ(r, &d->dQ);
     return ring_status(r);
 }
 
-const RingMethodTable ring_double_table = {NULL, forward, backward, NULL};
+RING_METHOD(ring_double, "ring in two levels: slow links between nodes hide behind a turn inside",
+            0);

@@ -26,24 +26,23 @@
  */
 #include "methods/methods.h"
 
-/* Keys go `hops` ranks on in direction `way`; own: this ring computes with the own keys too, and is
- * the last one. */
-static void turn(RingRank *r, RingState *state, RingRemote *remote, int way, int hops,
-                 int first_step, int own)
+/* The tour that computes with the own keys is the last one. */
+static void see_round(RingRank *r, RingState *state, RingRemote *remote, RingTour tour)
 {
+    const int way = tour.way, hops = tour.hops;
     RingBlock k = ring_own_keys(r), next = k;
     RingExchange x = {0};
     for (int t = 0; t <= hops && !r->failed; t++) { /* k: keys of rank r - way * t */
-        ring_step(r, first_step + t);
+        ring_step(r, tour.first_step + t);
         if (t < hops) { /* both messages travel while this rank computes */
             ring_send_keys(r, &x, ring_at(r, way), &k);
             ring_receive_keys(r, &x, ring_at(r, -way), ring_at(r, -way * (t + 1)),
                               &remote->buffer[t % 2], &next);
             ring_start(r, &x);
         }
-        if (t == hops && own)
+        if (t == hops && tour.own)
             ring_see_last_keys(r, state, &k);
-        else if (t > 0 || own)
+        else if (t > 0 || tour.own)
             ring_see_keys(r, state, &k);
         ring_wait(r, &x);
         remote->last = k;
@@ -53,16 +52,16 @@ static void turn(RingRank *r, RingState *state, RingRemote *remote, int way, int
 
 void ring_forward(RingRank *r, RingState *state, RingRemote *up, RingRemote *down, int keep)
 {
-    const int hops_up = r->plan->hops_up, hops_down = r->plan->hops_down;
+    const int hops_up = r->hops_up, hops_down = r->hops_down;
     ring_open_state(r, state);
     if (hops_down > 0) {
         ring_open_keys(r, down->buffer, hops_down < 2 ? hops_down : 2);
-        turn(r, state, down, -1, hops_down, 0, 0);
+        see_round(r, state, down, (RingTour){-1, hops_down, 0, 0});
         if (!keep)
             ring_close_keys(r, down->buffer, 2);
     }
     ring_open_keys(r, up->buffer, hops_up < 2 ? hops_up : 2);
-    turn(r, state, up, +1, hops_up, hops_down, 1);
+    see_round(r, state, up, (RingTour){+1, hops_up, hops_down, 1});
     if (!keep)
         ring_close_keys(r, up->buffer, 2);
     ring_close_state(r, state);

@@ -20,8 +20,8 @@
  *     lse = log(exp(lse_a) + exp(lse_b))        O = exp(lse_a - lse) O_a + exp(lse_b - lse) O_b
  *
  * ring_see_keys computes a part and joins it to the state (O, lse) of the parts so far, which
- * begins as O = 0, lse = -inf: attention over no keys. (The code keeps O undivided, with m and l in
- * place of lse, and divides once at the end: the same, but for a rounding.)
+ * begins as O = 0, lse = -inf: attention over no keys. (The code keeps O unnormalised, with m and l
+ * in place of lse, and divides once at the end: the same, but for a rounding.)
  *
  * Backward, keys travel again. P = exp(score - lse) needs only the finished lse, so each pair of
  * blocks is differentiated alone. That gives a part of dQ, which stays, and parts of dK and dV,
@@ -34,9 +34,9 @@
  * Right, and slow: nobody computes while messages travel. The next rung, ring.c, sends keys before
  * it computes with them, sends sums in two halves, and saves the hop home.
  *
- * Interface: ring_minimal_table (methods.h).
+ * Interface: the method ring-minimal (its last line).
  */
-#include "methods/methods.h"
+#include "runtime/rank.h"
 
 /* One receive buffer is read and sent while the other is filled. Two ranks need only one. */
 typedef struct Keys {
@@ -88,22 +88,23 @@ static void pass_on_sums(RingRank *r, RingExchange *x, const RingBuffer here[2],
                          const RingBuffer there[2], int64_t leaving, int64_t coming)
 {
     static const RingTensor names[] = {RING_DK, RING_DV};
-    const size_t size = ring_partial_size(r);
+    const size_t size = ring_size(r->partials);
     for (int i = 0; i < 2; i++) {
-        ring_narrow(r, here[i].data, leaving, r->plan->setup.partials);
+        ring_narrow(r, here[i].data, leaving, r->partials);
         ring_send(r, x, ring_at(r, +1), names[i], here[i].data, (size_t)leaving * size);
         ring_receive(r, x, ring_at(r, -1), names[i], there[i].data, (size_t)coming * size);
     }
 }
 
-static void go_round(RingRank *r, const RingBlock *q, float *dQ, Keys *keys, RingBuffer sums[2][2])
+static void differentiate_round(RingRank *r, const RingBlock *q, float *dQ, Keys *keys,
+                                RingBuffer sums[2][2])
 {
     const int G = r->world;
     RingExchange x = {0};
     for (int t = 0; t < G && !r->failed; t++) {
         const RingBuffer *here = sums[t % 2], *there = sums[(t + 1) % 2];
-        const int64_t leaving = ring_kv_count(r, r->plan->k[ring_at(r, -t)].tokens);
-        const int64_t coming = ring_kv_count(r, r->plan->k[ring_at(r, -t - 1)].tokens);
+        const int64_t leaving = ring_kv_count(r, r->k_tokens[ring_at(r, -t)]);
+        const int64_t coming = ring_kv_count(r, r->k_tokens[ring_at(r, -t - 1)]);
         ring_step(r, t);
         ring_differentiate(r, q, &keys->here, dQ, here[0].data, here[1].data);   /* 1. compute */
         const RingBlock next = t < G - 1 ? pass_on(r, &x, keys, t) : keys->here; /* 2. pass on */
@@ -111,7 +112,7 @@ static void go_round(RingRank *r, const RingBlock *q, float *dQ, Keys *keys, Rin
         ring_start(r, &x);
         ring_wait(r, &x);
         for (int i = 0; i < 2; i++) /* float32 again */
-            ring_widen(r, there[i].data, coming, r->plan->setup.partials);
+            ring_widen(r, there[i].data, coming, r->partials);
         keys->here = next;
     }
 }
@@ -124,11 +125,11 @@ static int backward(RingRank *r)
     RingBuffer sums[2][2] = {{{0}}}; /* dK, dV of the keys that are here, and of those that come */
     RingBlock q;
     Keys keys;
-    ring_open_delta(r, &q, &delta); /* delta = rowsum(dO * O), of the finished O */
-    if (r->world == 1) {            /* nothing travels: this is stage 04 */
-        ring_backward_local(r, &q);
+    if (r->world == 1) { /* nothing travels: this is stage 04 */
+        ring_backward_local(r);
         return ring_status(r);
     }
+    ring_open_delta(r, &q, &delta); /* delta = rowsum(dO * O), of the finished O */
     open_keys(r, &keys);
     ring_open_buffer(r, &dQ, q_bytes, "dQ");
     ring_zero(r, dQ.data, q_bytes);
@@ -136,10 +137,11 @@ static int backward(RingRank *r)
         ring_open_buffer(r, &sums[n / 2][n % 2], kv_bytes, n % 2 ? "dV" : "dK");
     ring_zero(r, sums[0][0].data, kv_bytes);
     ring_zero(r, sums[0][1].data, kv_bytes);
-    go_round(r, &q, dQ.data, &keys, sums);
+    differentiate_round(r, &q, dQ.data, &keys, sums);
     ring_give_dQ(r, &dQ);
     ring_give_dKV(r, &sums[r->world % 2][0], &sums[r->world % 2][1]); /* after G hops: home */
     return ring_status(r); /* buffers that are still open are closed for it */
 }
 
-const RingMethodTable ring_minimal_table = {NULL, forward, backward, NULL};
+RING_METHOD(minimal, "the plain ring, to be read first: compute, then pass keys and values on",
+            RING_CPU_ONLY);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * simulate.h: your own method. Write the two passes over ring_rank.h, put them into a table, and
+ * simulate.h: your own method. Write the two passes over rank.h, put them into a table, and
  * let the program run them as it runs its own, on threads of a child process:
  *
  *     #include "methods/simulate.h"
@@ -28,16 +28,22 @@
  * they were.
  *
  * Interface:
+ * - RING_BURST_ABI_VERSION.
  * - ring_simulate: a pass over simulated ranks. ring_simulate_setup: the program's side.
  */
 #ifndef RING_SIMULATE_H
 #define RING_SIMULATE_H
 
-#include "runtime/ring_rank.h"
+#include "planner/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* A shared object for --variant-so exports `int ring_burst_abi_version = RING_BURST_ABI_VERSION;`,
+ * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
+ * `ring_burst_variant_backward`: the whole attention, by a method of its own or any other way. */
+#define RING_BURST_ABI_VERSION 2
 
 /* A rank failed, or sent what the model of `like` does not count. The sentence is on stderr
  * already, as it is wherever a variant gives this answer. */

@@ -30,7 +30,7 @@
 
 RingPlace ring_place(const RingRank *r)
 {
-    const int nodes = r->plan->setup.nodes, size = r->world / nodes;
+    const int nodes = r->nodes, size = r->world / nodes;
     return (RingPlace){nodes, size, r->rank / size, r->rank % size};
 }
 
@@ -43,7 +43,7 @@ int ring_place_at(const RingPlace *p, int nodes, int places)
 
 /* Where the keys of the next inner step come to. The very last ones, with which the backward pass
  * begins, come to the free outer buffer: they will leave for another node, and stay long. */
-static RingKeys *inner_room(RingTree *tree, const RingPlace *p, int m, int s, int keep)
+static RingKeys *inner_buffer(RingTree *tree, const RingPlace *p, int m, int s, int keep)
 {
     if (!keep || m < p->nodes - 1 || s < p->size - 2)
         return &tree->inner[s % 2];
@@ -63,7 +63,7 @@ static void visit_node(RingRank *r, RingState *state, RingTree *tree, int m, Rin
         if (s < p.size - 1) {
             ring_send_keys(r, &x, ring_place_at(&p, 0, +1), &k);
             ring_receive_keys(r, &x, ring_place_at(&p, 0, -1), ring_place_at(&p, -m, -s - 1),
-                              inner_room(tree, &p, m, s, keep), &next);
+                              inner_buffer(tree, &p, m, s, keep), &next);
             ring_start(r, &x);
         }
         if (m == p.nodes - 1 && s == p.size - 1)

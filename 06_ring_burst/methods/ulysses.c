@@ -26,11 +26,10 @@
  *                    h = max(Hkv/G, 1): kv heads of a rank
  *     memory         all tensors once more, what is packed for the way, and float32 results
  *
- * Interface: ulysses_table (methods.h).
+ * Interface: the method ulysses (its last line).
  * Source: Jacobs et al. 2023, DeepSpeed Ulysses (arXiv 2309.14509).
  */
 #include "methods/heads.h"
-#include "tensor.h"
 
 typedef struct Ulysses {
     RingBuffer Q, K, V, O, lse, dO, delta; /* all tokens of this rank's heads */
@@ -85,7 +84,7 @@ static RingBlock queries_of(const Ulysses *m, const RingHeads *h)
  * them: nothing can be computed before all tokens are there, and that is why nothing hides. */
 static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
-    const size_t size = dtype_size(r->plan->dtype);
+    const size_t size = ring_size(r->dtype);
     RingExchange x = {0};
     open_whole(r, &m->Q, q, size, "Q of all tokens");
     open_whole(r, &m->K, k, size, "K of all tokens");
@@ -104,10 +103,10 @@ static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingH
 /* Ordinary attention: the position map has all tokens of all ranks. */
 static void attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
-    const size_t rows = (size_t)(r->plan->shape.B * q->share * q->whole) * sizeof(float);
+    const size_t rows = (size_t)(r->B * q->share * q->whole) * sizeof(float);
     const RingBlock keys = whole_block(k, m->K.data, m->V.data);
     RingBlock queries;
-    open_whole(r, &m->O, q, dtype_size(r->plan->dtype), "O of all tokens");
+    open_whole(r, &m->O, q, ring_size(r->dtype), "O of all tokens");
     ring_open_buffer(r, &m->lse, rows, "lse of all tokens");
     open_whole(r, &m->O_sums, q, sizeof(float), "O in float32");
     queries = queries_of(m, q);
@@ -153,7 +152,7 @@ static int forward(RingRank *r)
 static void fetch_dO(RingRank *r, Ulysses *m, const RingHeads *q)
 {
     RingExchange x = {0};
-    open_whole(r, &m->dO, q, dtype_size(r->plan->dtype), "dO of all tokens");
+    open_whole(r, &m->dO, q, ring_size(r->dtype), "dO of all tokens");
     open_packed(r, &m->packed[0], q);
     ring_send_mine(r, &x, RING_DO, q, r->dO, m->packed[0].data, m->dO.data);
     ring_start(r, &x);
@@ -170,7 +169,6 @@ static void open_zeros(RingRank *r, RingBuffer *b, const RingHeads *h, const cha
 /* O is needed for delta only, and the inputs for nothing when the sums are there. */
 static void differentiate_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
-    const AttnDtype dtype = r->plan->dtype;
     const RingBlock keys = whole_block(k, m->K.data, m->V.data);
     RingBlock queries;
     ring_open_buffer(r, &m->delta, m->lse.bytes, "delta of all tokens");
@@ -181,9 +179,9 @@ static void differentiate_heads(RingRank *r, Ulysses *m, const RingHeads *q, con
     open_zeros(r, &m->dK_sums, k, "dK in float32");
     open_zeros(r, &m->dV_sums, k, "dV in float32");
     ring_differentiate(r, &queries, &keys, m->dQ_sums.data, m->dK_sums.data, m->dV_sums.data);
-    ring_narrow(r, m->dQ_sums.data, ring_whole_count(r, q), dtype);
-    ring_narrow(r, m->dK_sums.data, ring_whole_count(r, k), dtype);
-    ring_narrow(r, m->dV_sums.data, ring_whole_count(r, k), dtype);
+    ring_narrow(r, m->dQ_sums.data, ring_whole_count(r, q), r->dtype);
+    ring_narrow(r, m->dK_sums.data, ring_whole_count(r, k), r->dtype);
+    ring_narrow(r, m->dV_sums.data, ring_whole_count(r, k), r->dtype);
     ring_close_buffer(r, &m->Q);
     ring_close_buffer(r, &m->K);
     ring_close_buffer(r, &m->V);
@@ -225,4 +223,5 @@ static int backward(RingRank *r)
     return ring_status(r);
 }
 
-const RingMethodTable ulysses_table = {NULL, forward, backward, NULL};
+RING_METHOD(ulysses, "all-to-all: all tokens of some heads instead of some tokens of all heads",
+            RING_COPIES);

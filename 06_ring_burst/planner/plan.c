@@ -14,7 +14,7 @@
  * Zigzag and striped shards have tokens in several places, so a window lets them see more ranks:
  * there the turn is full, and what cannot be seen is skipped by the kernels.
  *
- * Interface: ring_plan_make, ring_plan_free (ring_burst.h).
+ * Interface: ring_plan_make, ring_plan_free (plan.h).
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -225,8 +225,7 @@ static void go_through(RingRank *r)
     const RingMethodTable *method =
         ring_method(ring_method_on(setup->method, setup->ranks, setup->nodes));
     const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
-    r->nq = r->plan->q[r->rank].tokens;
-    r->nk = r->plan->k[r->rank].tokens;
+    ring_rank_numbers(r);
     r->Q = ring_alloc(r, q_bytes, "Q");
     r->K = ring_alloc(r, kv_bytes, "K");
     r->V = ring_alloc(r, kv_bytes, "V");

@@ -11,7 +11,7 @@
 #define RING_SHARD_H
 
 #include "attn_pairs.h"
-#include "ring_burst.h"
+#include "planner/plan.h"
 
 /* `map` is the position map of the whole tensor; each of its segments is dealt out for itself.
  * 0, or -1: memory is short. */

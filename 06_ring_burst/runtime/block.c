@@ -6,7 +6,7 @@
  * home or in a buffer for remote blocks. It keeps its owner's rank, since from that follow its
  * positions and with them every mask.
  *
- * Interface (ring_rank.h): ring_own_queries ... ring_block_half, ring_half_tokens,
+ * Interface (rank.h): ring_own_queries ... ring_block_half, ring_half_tokens,
  * ring_quarter_place; sizes:
  * ring_q_bytes, ring_kv_bytes, ring_row_bytes, ring_q_count, ring_kv_count, ring_max_nq,
  * ring_max_nk. ring_block_quarter (ring_world.h).
@@ -80,6 +80,17 @@ int64_t ring_half_tokens(int64_t tokens, int half)
 int64_t ring_quarter_place(const RingShard *shard, int quarter)
 {
     return quarter < 2 ? 0 : shard->cut[quarter - 1] - shard->cut[quarter - 2];
+}
+
+int64_t ring_quarter_tokens(const RingRank *r, int owner, int keys, int quarter)
+{
+    const RingShard *shard = keys ? &r->plan->k[owner] : &r->plan->q[owner];
+    return shard->cut[quarter + 1] - shard->cut[quarter];
+}
+
+size_t ring_size(int dtype)
+{
+    return dtype_size((AttnDtype)dtype);
 }
 
 /* --- blocks ------------------------------------------------------------------------------------*/

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * exchange.c: messages between ranks, and what may not be touched while they travel.
+ * exchange.c: messages between ranks, two streams of work, and what may not be touched meanwhile.
  *
  * A message takes time, and a rank wants to compute meanwhile:
  *
@@ -12,17 +12,101 @@
  * Between start and wait the memory belongs to the message. To write what is being sent, or to read
  * what is being received, is the classic mistake of overlapped communication: it works on Monday,
  * when the network was quick. So the log keeps a list of what is in flight, and every function that
- * works on memory asks it first (ring_touch). A mistake is then an error in every run. So are two
- * streams of work that meet (streams.c).
+ * works on memory asks it first (ring_touch). A mistake is then an error in every run.
+ *
+ * So are two streams of work that meet. A GPU's kernel is done when its last block of threads is,
+ * and until then more and more multiprocessors have nothing to do. A kernel behind it in the same
+ * queue has to wait; one in another queue takes them at once. So each half of a sum that travels
+ * (relay.c) has a stream:
+ *
+ *     one queue     half 0 ======--- half 1 ======---        --- some multiprocessors are idle
+ *     stream 0        half 0 ======+
+ *     stream 1                half 1 +=====+---
+ *     stream 0, next step             half 0 +=====
+ *
+ * The price: nothing orders one stream and the other. What stream 0 writes stream 1 must not touch,
+ * until something is asked for in both. On a GPU a mistake would show now and then, on a CPU never,
+ * since there work is done when its function returns. So here every use of memory in a stream is
+ * noted, and the other stream's uses are compared with it. (Where a method asks for attention in
+ * both streams, a GPU deals out the heads to them by itself, half to each: backend_streams.cu.)
  *
  * Payload bytes are counted here, when they set out.
  *
- * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
- * ring_exchange_add, ring_host_send, ring_host_receive (ring_world.h).
+ * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_stream (rank.h); ring_touch,
+ * ring_streams_forget, ring_post, ring_exchange_add, ring_host_send, ring_host_receive
+ * (ring_world.h).
  */
 #include <string.h>
 
 #include "runtime/ring_world.h"
+
+/* --- streams -----------------------------------------------------------------------------------*/
+
+void ring_stream(RingRank *r, int stream)
+{
+    if (r->failed)
+        return;
+    if (stream < RING_BOTH_STREAMS || stream >= RING_STREAMS) {
+        ring_fail(r, "there is no stream %d", stream);
+        return;
+    }
+    r->log->stream = stream;
+    if (r->backend->stream)
+        r->backend->stream(r, stream);
+}
+
+static int overlaps(const RingStreamUse *use, const char *from, size_t bytes)
+{
+    return from < use->data + use->bytes && use->data < from + bytes;
+}
+
+/* Notes a use of this stream; a list of some dozen, since work in both streams empties it. */
+static int note(RingRank *r, const char *from, size_t bytes, RingUse how)
+{
+    RingStreamList *list = &r->log->used[r->log->stream];
+    for (int n = 0; n < list->count; n++)
+        if (list->uses[n].data == from && list->uses[n].bytes == bytes && list->uses[n].how == how)
+            return 0;
+    if (ring_grow(r, &list->uses, list->count, &list->room, sizeof *list->uses,
+                  "what a stream uses") != 0)
+        return -1;
+    list->uses[list->count++] = (RingStreamUse){from, bytes, how};
+    return 0;
+}
+
+/* Of work and messages: fails where the other stream uses this memory, and notes the use. A message
+ * in both streams comes after both, but does not make one wait for the other. Two that read do not
+ * hurt each other, nor do two that add: the GPU adds to dQ atomically, and the
+ * sum is the same in any order, but for rounding. */
+static int meet_streams(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
+{
+    const RingLog *log = r->log;
+    if (log->stream == RING_BOTH_STREAMS || bytes == 0)
+        return 0;
+    const RingStreamList *other = &log->used[1 - log->stream];
+    for (int n = 0; n < other->count; n++)
+        if ((how != other->uses[n].how || how == RING_WRITES) &&
+            overlaps(&other->uses[n], p, bytes))
+            return ring_fail(r, "%s in stream %d %s memory that stream %d %s", who, log->stream,
+                             how == RING_READS ? "reads" : "writes", 1 - log->stream,
+                             other->uses[n].how == RING_READS ? "reads" : "writes");
+    return note(r, p, bytes, how);
+}
+
+void ring_streams_forget(RingLog *log)
+{
+    for (int stream = 0; stream < RING_STREAMS; stream++)
+        log->used[stream].count = 0;
+}
+
+/* Of work: in both streams, what was noted is over. A use of no bytes ends nothing: a GPU is not
+ * asked for it, so its streams do not meet. */
+static int use_in_stream(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
+{
+    if (r->log->stream == RING_BOTH_STREAMS && bytes > 0)
+        ring_streams_forget(r->log);
+    return meet_streams(r, p, bytes, how, who);
+}
 
 /* --- what is in flight -------------------------------------------------------------------------*/
 
@@ -47,7 +131,7 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char
 {
     return meet_flights(r, p, bytes, how != RING_READS, who) != 0
                ? -1
-               : ring_stream_use(r, p, bytes, how, who);
+               : use_in_stream(r, p, bytes, how, who);
 }
 
 /* Listed until its exchange has been waited for. The list is short, so a walk through it costs
@@ -73,8 +157,8 @@ static int land(RingRank *r, int exchange)
         const RingFlight *flight = &log->flights[f];
         if (flight->exchange != exchange)
             log->flights[left++] = *flight;
-        else if (ring_stream_meet(r, flight->data, flight->bytes,
-                                  flight->sends ? RING_READS : RING_WRITES, "ring_wait") != 0)
+        else if (meet_streams(r, flight->data, flight->bytes,
+                              flight->sends ? RING_READS : RING_WRITES, "ring_wait") != 0)
             return -1;
     }
     log->flight_count = left;
@@ -185,8 +269,8 @@ int ring_start(RingRank *r, RingExchange *x)
     for (int i = 0; i < x->count; i++) {
         RingTransfer *t = &x->list[i];
         if (meet_flights(r, t->data, t->bytes, !t->sends, "ring_start") != 0 ||
-            ring_stream_meet(r, t->data, t->bytes, t->sends ? RING_READS : RING_WRITES,
-                             "ring_start") != 0 ||
+            meet_streams(r, t->data, t->bytes, t->sends ? RING_READS : RING_WRITES, "ring_start") !=
+                0 ||
             take_off(r, t, x->started) != 0)
             return -1;
         if (t->sends)

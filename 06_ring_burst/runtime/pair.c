@@ -10,7 +10,7 @@
  *     tokens of a block -> runs of its shard -> positions        for attn_visible
  *                                            -> rows, columns    of the full mask
  *
- * Interface (ring_rank.h): ring_attend, ring_start_state, ring_finish_O, ring_differentiate,
+ * Interface (rank.h): ring_attend, ring_start_state, ring_finish_O, ring_differentiate,
  * ring_delta.
  */
 #include <stdlib.h>

@@ -16,7 +16,7 @@
  * dO comes when the backward pass begins and goes with its end, so that the memory of the forward
  * pass is what a forward pass needs.
  *
- * Interface: ring_rank_main (ring_world.h).
+ * Interface: ring_rank_main, ring_rank_numbers (ring_world.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +32,22 @@ static const RingMethodTable *method_of(const RingTask *task)
 }
 
 /* --- set-up ------------------------------------------------------------------------------------*/
+
+/* What a method sees of the plan. */
+void ring_rank_numbers(RingRank *r)
+{
+    const RingPlan *plan = r->plan;
+    const AttnShape *n = &plan->shape;
+    r->nodes = plan->setup.nodes;
+    r->hops_up = plan->hops_up;
+    r->hops_down = plan->hops_down;
+    r->backward = plan->backward;
+    r->B = n->B, r->H = n->H, r->Hkv = n->Hkv, r->d = n->d;
+    r->dtype = plan->dtype;
+    r->partials = plan->setup.partials == ATTN_BF16 ? ATTN_BF16 : ATTN_F32;
+    r->q_tokens = plan->nq, r->k_tokens = plan->nk;
+    r->nq = plan->nq[r->rank], r->nk = plan->nk[r->rank];
+}
 
 /* What is live when the backward pass begins counts for its peak: the shards, O, lse and what the
  * method kept of the forward pass. */
@@ -61,8 +77,7 @@ static int set_up(RingRank *r, const RingTask *task)
     const RingMethodTable *method = method_of(task);
     const RingShard *q = &r->plan->q[r->rank], *k = &r->plan->k[r->rank];
     const size_t kv_bytes = ring_kv_bytes(r, r->rank);
-    r->nq = q->tokens;
-    r->nk = k->tokens;
+    ring_rank_numbers(r);
     if (!method)
         return ring_fail(r, "there is no method number %d", (int)r->plan->setup.method);
     if (r->backend->open(r) != 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring_world.h: what lies behind ring_rank.h. A transport carries messages, a backend owns memory
+ * ring_world.h: what lies behind rank.h. A transport carries messages, a backend owns memory
  * and computes, a log counts and remembers; a world starts the ranks.
  *
  * Interface:
@@ -21,7 +21,8 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_pairs.h"
-#include "runtime/ring_rank.h"
+#include "planner/plan.h"
+#include "runtime/rank.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -221,6 +222,9 @@ typedef struct RingLog {
 int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes);
 int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes);
 
+RingBlock ring_remote_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta);
+/* Tokens of its half before the quarter. */
+int64_t ring_quarter_place(const RingShard *shard, int quarter);
 /* A quarter of a block that is the whole of this shard. */
 RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
                              int quarter);
@@ -229,13 +233,16 @@ RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const Ri
  * message or wait. */
 int ring_post(RingRank *r);
 
-/* Of work: fails where the other stream uses this memory, and notes the use. In both streams: what
- * was noted is over. ring_stream_meet: of a message, which in both streams comes after both, but
- * does not make one wait for the other. */
-int ring_stream_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
-int ring_stream_meet(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
+/* What was noted of uses in streams is over. */
 void ring_streams_forget(RingLog *log);
 
+/* With --partials bf16: rounds float32 values to bf16 and keeps them as float32; else nothing. */
+int ring_round(RingRank *r, float *p, int64_t count);
+/* [B][H][n] of the own queries -> the same values in halves: [B][H][tokens of the quarter] for
+ * quarters 0, 2, 1, 3. */
+int ring_split_rows(RingRank *r, float *halves, const float *rows);
+/* A buffer's memory, which is not the buffer's any more; *bytes: its size. */
+void *ring_take_buffer(RingRank *r, RingBuffer *b, size_t *bytes);
 /* A method's last pass has ended: its buffers and its state go. */
 void ring_method_end(RingRank *r);
 
@@ -320,6 +327,11 @@ typedef struct RingReport {
     uint64_t schedule; /* sim with --seed-schedule: a fingerprint of the order of everything */
 } RingReport;
 
+const RingMethodRow *ring_method_row(RingMethod method); /* NULL: there is none */
+const RingMethodTable *ring_method(RingMethod method);   /* its passes */
+
+/* The plain numbers of a rank that has its rank, world and plan. */
+void ring_rank_numbers(RingRank *r);
 /* One rank from its shard to its results: set-up, rounds, results to rank 0. The caller has set
  * rank, world, plan, transport, endpoint, backend and threads; log, failure and counts are there to
  * be read until ring_rank_release. */

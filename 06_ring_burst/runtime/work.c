@@ -6,12 +6,11 @@
  * all. So ring_alloc counts the most that is live at once, in either pass, and the tests compare
  * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
  *
- * Interface (ring_rank.h): ring_alloc, ring_free, RingBuffer, ring_method_state, ring_zero,
- * ring_copy, ring_split_rows, ring_add, ring_narrow, ring_narrow_to, ring_widen, ring_round,
- * ring_partial_size; ring_method_end (ring_world.h).
+ * Interface: ring_alloc, ring_free, RingBuffer, ring_method_state, ring_zero, ring_copy, ring_add,
+ * ring_narrow, ring_narrow_to, ring_widen (rank.h); ring_take_buffer, ring_split_rows, ring_round,
+ * ring_method_end (ring_world.h).
  */
 #include "runtime/ring_world.h"
-#include "tensor.h"
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
@@ -156,18 +155,6 @@ int ring_split_rows(RingRank *r, float *halves, const float *rows)
 
 /* --- sums and rounding -------------------------------------------------------------------------*/
 
-/* Sums are kept in float32 here, always. What --partials chooses is the form in which they
- * travel. */
-static AttnDtype partial_dtype(const RingRank *r)
-{
-    return r->plan->setup.partials == ATTN_BF16 ? ATTN_BF16 : ATTN_F32;
-}
-
-size_t ring_partial_size(const RingRank *r)
-{
-    return dtype_size(partial_dtype(r));
-}
-
 int ring_add(RingRank *r, float *to, const float *from, int64_t count)
 {
     const size_t bytes = (size_t)count * sizeof(float);
@@ -177,38 +164,37 @@ int ring_add(RingRank *r, float *to, const float *from, int64_t count)
     return count ? r->backend->add(r, to, from, count) : 0;
 }
 
-int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
+int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, int dtype)
 {
     const size_t from_bytes = (size_t)count * sizeof(float);
-    const size_t to_bytes = (size_t)count * dtype_size(dtype);
+    const size_t to_bytes = (size_t)count * ring_size(dtype);
     if (r->failed ||
         ring_touch(r, p, from_bytes, to == p ? RING_WRITES : RING_READS, "ring_narrow") != 0 ||
         ring_touch(r, to, to_bytes, RING_WRITES, "ring_narrow") != 0)
         return -1;
-    return count && r->backend->narrow ? r->backend->narrow(r, to, p, count, dtype) : 0;
+    return count && r->backend->narrow ? r->backend->narrow(r, to, p, count, (AttnDtype)dtype) : 0;
 }
 
 /* In place: a sum that is about to be sent would otherwise need a second buffer of half its
  * size. */
-int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+int ring_narrow(RingRank *r, void *p, int64_t count, int dtype)
 {
     return ring_narrow_to(r, p, p, count, dtype);
 }
 
-int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+int ring_widen(RingRank *r, void *p, int64_t count, int dtype)
 {
     if (r->failed ||
         ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_widen") != 0)
         return -1;
-    return count && r->backend->widen ? r->backend->widen(r, p, count, dtype) : 0;
+    return count && r->backend->widen ? r->backend->widen(r, p, count, (AttnDtype)dtype) : 0;
 }
 
 /* There and back: the values are those of bf16, the type is float32. It shows what rounding O after
  * each remote block costs, without a second set of kernels for bf16 states. */
 int ring_round(RingRank *r, float *p, int64_t count)
 {
-    const AttnDtype dtype = partial_dtype(r);
-    if (dtype == ATTN_F32)
-        return r->failed ? -1 : 0;
-    return ring_narrow(r, p, count, dtype) != 0 ? -1 : ring_widen(r, p, count, dtype);
+    if (r->partials == ATTN_F32)
+        return ring_status(r);
+    return ring_narrow(r, p, count, r->partials) != 0 ? -1 : ring_widen(r, p, count, r->partials);
 }

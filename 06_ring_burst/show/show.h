@@ -5,6 +5,8 @@
  * its table: why a method was chosen, who holds what when.
  *
  * Interface:
+ * - ring_show_case (case.c): all methods on a case, for stage_main. ring_show_serve: the process
+ *   of a user's shared object.
  * - RingRun, ring_run, ring_run_free (results.c): the run, and a RunResult as other stages have it.
  * - ring_setup_of: the choices of a case for one method.
  * - ring_baseline_calls, ring_measure_efficiency, ring_show_efficiency (efficiency.c): benchmarks
@@ -31,6 +33,10 @@ typedef struct RingRun {
  * model does not know. trace: keep events. */
 int ring_run(RingRun *run, const Variant *v, const Inputs *p, const CliCase *c, int trace);
 void ring_run_free(RingRun *run);
+
+/* Runs the case by itself (StageMain). */
+int ring_show_case(Report *report, const Cli *cli, CliCase *c, int *status);
+void ring_show_serve(int argc, char **argv); /* returns where this is no such process */
 
 RingSetup ring_setup_of(const CliCase *c, RingMethod method);
 

@@ -3,7 +3,7 @@
  * trace_json.c: events as Chrome's trace format, which Perfetto reads too: a list of spans with a
  * process (here: a rank) and a thread (here: what it does).
  *
- * Messages of a rank overlap, as do halves of a remote block on a GPU (streams.c), and spans of one
+ * Messages of a rank overlap, as do halves of a remote block on a GPU (exchange.c), and spans of a
  * thread may not. So each of the three has as many tracks as are needed: a span takes the first one
  * that is free at its start.
  *

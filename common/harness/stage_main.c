@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * stage_main.c: the order of events in stages 01 to 05. See stage_main.h.
+ * stage_main.c: the order of events in a stage. See stage_main.h.
  */
 #include "harness/stage_main.h"
 
@@ -139,12 +139,14 @@ int stage_main(const Stage *stage, const StageMain *s, int argc, char **argv)
     for (int i = 0; i < stage->variant_count; i++)
         fill_in(s, &s->variants[i]);
     status = cli_parse(&cli, stage, argc, argv);
+    if (status == CLI_CONTINUE && s->enter)
+        status = s->enter(&cli, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
     status = report_cases(&cli, run_any_case);
     prepared_free(&prepared);
     cli_free(&cli);
-    return status;
+    return s->leave ? s->leave(status) : status;
 }
 
 Tiles stage_tiles(const ReportRow *row)

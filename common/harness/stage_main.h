@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * stage_main.h: the program of stages 01 to 05: flags to cases, each case to its inputs, the oracle
+ * stage_main.h: the program of a stage: flags to cases, each case to its inputs, the oracle
  * and a row for every variant. A stage's main.c says its question and lists its rungs.
  *
  * Interface:
@@ -28,8 +28,11 @@ typedef struct StageMain {
     void (*model)(ReportRow *row);
     /* Why a variant skipped the case itself, into out->failure. */
     void (*explain_skip)(RunResult *out, const CliCase *c);
-    /* 1: this case is not attention; *status is what became of it. */
-    int (*other_case)(Report *report, const Cli *cli, const CliCase *c, int *status);
+    /* 1: the stage has run this case by itself; *status is what became of it. */
+    int (*other_case)(Report *report, const Cli *cli, CliCase *c, int *status);
+    /* Behind the command line: CLI_CONTINUE, or the process ends with what it returns. */
+    int (*enter)(Cli *cli, int argc, char **argv);
+    int (*leave)(int status); /* at the end: what the process exits with */
 } StageMain;
 
 /* What the process exits with. */

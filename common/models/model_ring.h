@@ -8,8 +8,6 @@
 #ifndef ATTN_MODEL_RING_H
 #define ATTN_MODEL_RING_H
 
-#include "attn.h"
-
 #ifdef __cplusplus
 extern "C" {
 #endif

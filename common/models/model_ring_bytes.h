@@ -20,6 +20,7 @@
 #ifndef ATTN_MODEL_RING_BYTES_H
 #define ATTN_MODEL_RING_BYTES_H
 
+#include "attn.h"
 #include "models/model_ring.h"
 
 #ifdef __cplusplus

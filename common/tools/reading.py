@@ -37,10 +37,11 @@ from source_hashes import COMMENT, METHODS, SAMPLE, included
 Rung = collections.namedtuple("Rung", "stage device name path")
 Reading = collections.namedtuple("Reading", "files lines added predecessor")
 # (files, lines of code) by device; lines added in the stages whose ladders go by small steps
-BUDGETS = {"cpu": (8, 650), "methods": (8, 650), "cuda": (7, 700), "mma": (6, 915),
+BUDGETS = {"cpu": (8, 650), "methods": (7, 620), "cuda": (7, 700), "mma": (6, 915),
            "hopper": (9, 1000)}
 # Of the stages whose rungs take the plain problem: float32 and tensor cores apart.
 PLAIN_STAGES = ("01", "02", "03")
+FIRST_METHOD = ("ring_minimal", (4, 330))  # what a reader of stage 06 meets first
 PLAIN_BUDGETS = {"cpu": (7, 540), "cuda": (5, 520), "mma": (5, 690), "hopper": (5, 900)}
 MAX_ADDED = 120
 STEPS_IN = ("03", "04")
@@ -254,6 +255,8 @@ def budget(root, rung):
     if device == "cuda" and any(HOPPER_WORDS & words_of(file)
                                 for file in closure(root, rung.path)):
         device = "hopper"
+    if (device, rung.name) == ("methods", FIRST_METHOD[0]):
+        return [*FIRST_METHOD[1], None]
     budgets = PLAIN_BUDGETS if rung.stage[:2] in PLAIN_STAGES else BUDGETS
     if device == "cuda" and "mma" in budgets and any(
             file.name == "mma.cuh" for file in closure(root, rung.path)):

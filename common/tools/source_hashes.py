@@ -41,9 +41,9 @@ CALLED = {
                            LIBRARY[B] + "/cuda/gradients_16bit.cu",
                            LIBRARY[B] + "/cuda/hopper_gradients.cu", LIBRARY[W] + "/cuda/plain.cu"],
 }
-# Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
+# Stage 06's methods call what lies behind rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
-WATCHES = ("collect", "fault", "log", "rank_report", "share")
+WATCHES = ("collect", "fault", "log", "share")
 KERNELS = [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[B] + "/cpu/backward_run.c",
            LIBRARY[F] + "/cuda/block.cu", LIBRARY[F] + "/cuda/attention_f32.cu",
            LIBRARY[F] + "/cuda/attention_16bit.cu", LIBRARY[F] + "/cuda/hopper_16bit.cu",
@@ -59,8 +59,7 @@ def behind_methods(root):
     folders = ("runtime", "runtime/cuda", "transports/cuda")
     behind = [path.relative_to(root).as_posix() for folder in folders
               for path in sorted((root / R / folder).glob("*.c*")) if path.stem not in WATCHES]
-    behind += [R + "/" + name for name in ("methods/methods.c", "planner/plan.c",
-                                           "planner/shard.c")] + KERNELS
+    behind += [R + "/" + name for name in ("planner/plan.c", "planner/shard.c")] + KERNELS
     return {(R, method): behind + [f"{R}/methods/{name}.c" for name in SHARED.get(method, ())]
             for method in METHODS}
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * own_backward.c: a solution of exercise 14 of docs/lab/06_exercises.md: both passes of a ring,
- * over ring_rank.h alone. The sums travel in one piece, each after its step: as many bytes as in
+ * over rank.h alone. The sums travel in one piece, each after its step: as many bytes as in
  * halves, and nothing to hide them behind.
  *
  * Interface: ring_burst_variant, ring_burst_variant_backward, ring_burst_abi_version.
@@ -19,14 +19,9 @@ typedef struct Own {
     RingBlock last;       /* the remote block that the forward pass has left */
 } Own;
 
-static int at(const RingRank *r, int distance)
-{
-    return ((r->rank + distance) % r->world + r->world) % r->world;
-}
-
 static size_t sum_bytes(const RingRank *r, int owner)
 {
-    return (size_t)ring_kv_count(r, r->plan->k[owner].tokens) * sizeof(float);
+    return (size_t)ring_kv_count(r, r->k_tokens[owner]) * sizeof(float);
 }
 
 static int open_own(RingRank *r)
@@ -35,7 +30,7 @@ static int open_own(RingRank *r)
     if (!own)
         return ring_fail(r, "out of memory");
     own->sums = (size_t)ring_kv_count(r, ring_max_nk(r)) * sizeof(float);
-    own->buffer = r->plan->dtype == ATTN_F32 ? own->sums : own->sums / 2;
+    own->buffer = own->sums / sizeof(float) * ring_size(r->dtype);
     for (int i = 0; i < 2; i++) {
         own->K[i] = ring_alloc(r, own->buffer, "K");
         own->V[i] = ring_alloc(r, own->buffer, "V");
@@ -62,10 +57,10 @@ static RingBlock pass_on(RingRank *r, RingExchange *x, const RingBlock *k, int w
 {
     const Own *own = r->method;
     const size_t out = ring_kv_bytes(r, k->owner), in = ring_kv_bytes(r, coming);
-    ring_send(r, x, at(r, way), RING_K, k->a, out);
-    ring_send(r, x, at(r, way), RING_V, k->b, out);
-    ring_receive(r, x, at(r, -way), RING_K, own->K[buffer], in);
-    ring_receive(r, x, at(r, -way), RING_V, own->V[buffer], in);
+    ring_send(r, x, ring_at(r, way), RING_K, k->a, out);
+    ring_send(r, x, ring_at(r, way), RING_V, k->b, out);
+    ring_receive(r, x, ring_at(r, -way), RING_K, own->K[buffer], in);
+    ring_receive(r, x, ring_at(r, -way), RING_V, own->V[buffer], in);
     ring_start(r, x);
     return ring_remote_keys(r, coming, own->K[buffer], own->V[buffer]);
 }
@@ -82,7 +77,7 @@ static int forward(RingRank *r)
     for (int t = 0; t < r->world && !r->failed; t++) { /* k: keys of rank r - t */
         ring_step(r, t);
         if (t < r->world - 1)
-            next = pass_on(r, &x, &k, +1, at(r, -t - 1), t % 2);
+            next = pass_on(r, &x, &k, +1, ring_at(r, -t - 1), t % 2);
         ring_attend(r, &q, &k, O, r->lse);
         ring_wait(r, &x);
         own->last = k;
@@ -99,10 +94,10 @@ static void pass_sums_on(RingRank *r, int here, int owner, int coming)
     const Own *own = r->method;
     const size_t out = sum_bytes(r, owner), in = sum_bytes(r, coming);
     RingExchange x = {0};
-    ring_send(r, &x, at(r, -1), RING_DK, own->dK[here], out);
-    ring_send(r, &x, at(r, -1), RING_DV, own->dV[here], out);
-    ring_receive(r, &x, at(r, 1), RING_DK, own->dK[1 - here], in);
-    ring_receive(r, &x, at(r, 1), RING_DV, own->dV[1 - here], in);
+    ring_send(r, &x, ring_at(r, -1), RING_DK, own->dK[here], out);
+    ring_send(r, &x, ring_at(r, -1), RING_DV, own->dV[here], out);
+    ring_receive(r, &x, ring_at(r, 1), RING_DK, own->dK[1 - here], in);
+    ring_receive(r, &x, ring_at(r, 1), RING_DV, own->dV[1 - here], in);
     ring_start(r, &x);
     ring_wait(r, &x); /* at once: the next step cannot begin without them */
 }
@@ -115,7 +110,7 @@ static int turn_back(RingRank *r, const RingBlock *q, float *dQ)
     RingExchange x = {0};
     int here = 0;
     for (int t = r->world - 1; t >= 0 && !r->failed; t--) { /* k: keys of rank r - t */
-        const int coming = at(r, -t + 1);
+        const int coming = ring_at(r, -t + 1);
         ring_step(r, r->world - 1 - t);
         if (t > 0)
             next = pass_on(r, &x, &k, -1, coming, t % 2);
@@ -151,9 +146,9 @@ static int backward(RingRank *r)
     ring_zero(r, own->dV[0], own->sums);
     here = turn_back(r, &q, r->dQ);
     ring_free(r, delta, rows);
-    ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->plan->dtype);
-    ring_narrow(r, own->dK[here], ring_kv_count(r, r->nk), r->plan->dtype);
-    ring_narrow(r, own->dV[here], ring_kv_count(r, r->nk), r->plan->dtype);
+    ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->dtype);
+    ring_narrow(r, own->dK[here], ring_kv_count(r, r->nk), r->dtype);
+    ring_narrow(r, own->dV[here], ring_kv_count(r, r->nk), r->dtype);
     r->dK = own->dK[here];
     r->dV = own->dV[here];
     own->dK[here] = own->dV[here] = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * own_ring.c: a solution of exercise 13 of docs/lab/06_exercises.md: the forward pass of a ring as
- * a method of your own, for `ring_burst --variant-so`. Written over ring_rank.h alone: what a
+ * a method of your own, for `ring_burst --variant-so`. Written over rank.h alone: what a
  * method sees.
  *
  * Interface: ring_burst_variant, ring_burst_abi_version.
@@ -16,7 +16,7 @@ typedef struct Buffer {
 
 static size_t buffer_bytes(const RingRank *r)
 {
-    return (size_t)ring_kv_count(r, ring_max_nk(r)) * (r->plan->dtype == ATTN_F32 ? 4 : 2);
+    return (size_t)ring_kv_count(r, ring_max_nk(r)) * ring_size(r->dtype);
 }
 
 /* Keys of all ranks, in the order r, r-1, ...: at step t they are those of rank r - t. */

@@ -137,7 +137,7 @@ def sweep(folder, quick=False):
 
 
 def answers(method, line):
-    """What ring_burst.h says about who takes what: heads have to be dealt out for Ulysses."""
+    """What plan.h says about who takes what: heads have to be dealt out for Ulysses."""
     words = line.split()
     given = dict(zip(words, words[1:]))
     ranks, H, Hkv = (int(given[flag]) for flag in ("--ranks", "-H", "--kv-heads"))

@@ -22,8 +22,8 @@
 #include "oracle_case.h"
 
 #include "planner/cost.h"
+#include "planner/plan.h"
 #include "planner/shard.h"
-#include "ring_burst.h"
 
 #define MOST_TOKENS   220
 #define MOST_SEGMENTS 6

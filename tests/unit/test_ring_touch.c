@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_touch: every function of ring_rank.h asks for all of the memory that it is given.
+ * test_ring_touch: every function of rank.h asks for all of the memory that it is given.
  *
  * Each call is made once for each of its arguments with a message on its way in the first bytes of
  * that argument, and once in the last ones: one that is being received must not be touched at all,

@@ -48,7 +48,7 @@ static int play_act(RingRank *r, const Act *a)
     return a->kind == ZERO   ? ring_zero(r, to, size)
            : a->kind == ADD  ? ring_add(r, to, from, a->size)
            : a->kind == COPY ? ring_copy(r, to, 4, from, 4, size, a->rows)
-           : a->kind == USE  ? ring_stream_use(r, to, size, RING_WRITES, "nothing")
+           : a->kind == USE  ? ring_touch(r, to, size, RING_WRITES, "nothing")
            : r->failed       ? -1
                              : 0;
 }

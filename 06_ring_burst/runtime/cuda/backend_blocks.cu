@@ -11,7 +11,7 @@
  *     with      begin add       add             add       end    dO, O read once, dQ added once
  *
  * Everything here is asked for in order and done later: these functions return when a kernel stands
- * in the queue. If a kernel fails, that shows where the queue is looked at (backend_events.cu).
+ * in the queue. If a kernel fails, that shows where the queue is looked at (backend_streams.cu).
  *
  * Interface: of RingBackend (ring_world.h) attend, differentiate, alone; cuda_backend_settle
  * (backend_cuda.h); cuda_backend_reserve, cuda_backend_settle_all, cuda_backend_whole
@@ -140,12 +140,12 @@ static AttnStatus attend_in_streams(RingRank *r, AttnArgs *a, float *O_state, Fl
     for (int n = 0; n < streams && status == ATTN_OK; n++) {
         const int first = heads * n / streams, end = heads * (n + 1) / streams;
         if (streams > 1)
-            cuda_backend_half(r, n, heads);
+            cuda_backend_select_half(r, n, heads);
         a->stream = cuda_backend_work(r);
         status = flash_cuda_resume_heads(a, O_state, rows, {first, end - first}, last);
     }
     if (streams > 1)
-        cuda_backend_half(r, stream, heads);
+        cuda_backend_select_half(r, stream, heads);
     return status;
 }
 
@@ -157,7 +157,7 @@ int cuda_backend_attend(RingRank *r, const AttnArgs *args, float *O_state, Flash
     CudaBackend *s = cuda_backend_of(r);
     AttnArgs a = *args;
     const size_t row_bytes = (size_t)(a.shape.B * a.shape.H * a.shape.Nq) * sizeof *rows.l;
-    const int rounded = ring_partial_size(r) < (int)sizeof *O_state;
+    const int rounded = ring_size(r->partials) < sizeof *O_state;
     int first;
     s->finished = NULL;
     if (cuda_backend_settle_all(r) != 0 ||

@@ -20,7 +20,6 @@
 #include "runtime/cuda/backend_internal.h"
 #include "transports/cuda/share.h"
 #include "transports/cuda/transport_nccl.h"
-#include "transports/mpi/messages_mpi.h"
 
 #define LAST_WORK_MS 1000.0 /* after a failure: what was asked for before it comes to an end */
 

@@ -65,9 +65,7 @@ void cuda_backend_join(RingRank *r);
 /* Work for both streams on `heads` that have nothing in common: half 0 of them, half 1, and then
  * RING_BOTH_STREAMS. Halves of as many heads may follow at once, if they use what those before have
  * written head by head: the same rows of the same state. */
-void cuda_backend_half(RingRank *r, int half, int heads);
-/* A queue of something else waits for the work asked for so far, in this stream or in both. */
-int cuda_backend_behind_work(RingRank *r, cudaStream_t queue);
+void cuda_backend_select_half(RingRank *r, int half, int heads);
 void cuda_backend_stream(RingRank *r, int stream);
 /* Until the queues of work, or all of them, are empty: every wait of the host for the GPU. */
 int cuda_backend_drain(RingRank *r, int work_only);

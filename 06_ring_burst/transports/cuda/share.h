@@ -59,6 +59,10 @@ void *cuda_share_event(RingRank *r, int number);
  * next message. */
 void cuda_share_forget(RingRank *r);
 
+/* A rank of ring_transport_mpi whose backend is a GPU's (this one) has messages
+ * that are copies between GPUs from here on. -1 after ring_fail. Only in a build with CUDA. */
+int ring_copy_join(RingRank *r);
+
 #ifdef __cplusplus
 }
 #endif

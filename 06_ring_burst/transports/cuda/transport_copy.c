@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "transports/cuda/share.h"
-#include "transports/mpi/mpi_end.h"
+#include "transports/mpi/messages_mpi.h"
 
 typedef struct CopyPart { /* one transfer */
     MpiTicket *in, *out;  /* words on their way; NULL: none, or not any more */

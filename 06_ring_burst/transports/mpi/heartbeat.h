@@ -25,7 +25,7 @@
 
 #include <sys/types.h>
 
-#include "ring_burst.h"
+#include "planner/plan.h"
 
 #ifdef __cplusplus
 extern "C" {

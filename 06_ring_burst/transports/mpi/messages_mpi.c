@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * messages_mpi.c: messages between processes, by MPI_Isend and MPI_Irecv.
+ * messages_mpi.c: messages between processes, by MPI_Isend and MPI_Irecv, and the end of a run.
  *
  * MPI promises what a ring needs: between two processes, messages with the same tag arrive in the
  * order in which they were sent (the tag is the tensor), and a non-blocking call returns at once.
@@ -14,21 +14,33 @@
  * OpenMPI moves long ones only inside of its own calls. Bytes are hidden behind arithmetic by
  * hardware that copies by itself; that is why the overlap is measured on GPUs, not here.
  *
- * A rank that fails ends all processes (settle_mpi.c), so no wait has to look for failures.
+ * After a run no message may be left over: the next run would take it for one of its own. So each
+ * rank learns how many messages it was sent (an MPI_Ialltoall), and compares with what it has
+ * taken.
+ *
+ * A rank that fails, or whose neighbour does not come, tells the user why, and MPI_Abort ends all
+ * processes: nobody has to bring the others to an end, no wait has to look for failures, and
+ * nothing is left to clean up.
  *
  * Interface: see messages_mpi.h.
  */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "transports/mpi/mpi_end.h"
+#include "transports/mpi/messages_mpi.h"
+#include "transports/mpi/world_mpi.h"
 
-#define MODESTY_S 0.5 /* how long somebody else may speak first */
+enum { EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
+
+#define PIECE_BYTES ((size_t)1 << 30) /* MPI counts in int */
+#define MODESTY_S   0.5               /* how long somebody else may speak first */
 
 /* At first it only lets others run, then it sleeps, up to a millisecond. */
-void mpi_nap(MpiNap *n)
+static void nap(MpiNap *n)
 {
     struct timespec time = {0, 20000};
     if (n->turns++ < 50) {
@@ -45,7 +57,7 @@ MpiNap mpi_nap_begin(void)
 }
 
 /* Time since the rank began to wait. */
-double mpi_nap_seconds(const MpiNap *n)
+static double nap_seconds(const MpiNap *n)
 {
     return (ring_now_ms() - n->begin) / 1e3;
 }
@@ -62,7 +74,7 @@ static int is_sender(const MpiPart *p)
     return p->tag >= MPI_RECEIPT_TAG ? !p->sends : p->sends;
 }
 
-const char *mpi_tag_name(int tag)
+static const char *tag_name(int tag)
 {
     return ring_tensor_name((RingTensor)tensor_of(tag));
 }
@@ -136,7 +148,7 @@ static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int transfer)
                              ? MPI_Isend(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request)
                              : MPI_Irecv(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request);
         if (code != MPI_SUCCESS)
-            return fail_with(r, mpi_tag_name(tag), code);
+            return fail_with(r, tag_name(tag), code);
         t->part[t->count++] = (MpiPart){x->sends, x->peer, tag, bytes, transfer};
         t->left++;
         e->sent[x->peer] += x->sends;
@@ -172,19 +184,19 @@ static int land(RingRank *r, const MpiPart *p, const MPI_Status *status)
 {
     int bytes = 0;
     if (p->sends && status->MPI_ERROR != MPI_SUCCESS)
-        return fail_with(r, mpi_tag_name(p->tag), status->MPI_ERROR);
+        return fail_with(r, tag_name(p->tag), status->MPI_ERROR);
     if (p->sends)
         return 0;
     ((MpiEnd *)r->endpoint)->taken++;
     if (status->MPI_ERROR == MPI_ERR_TRUNCATE)
         return ring_fail(r, "%s from rank %d is longer than the %d bytes that were due",
-                         mpi_tag_name(p->tag), p->peer, p->bytes);
+                         tag_name(p->tag), p->peer, p->bytes);
     if (status->MPI_ERROR != MPI_SUCCESS)
-        return fail_with(r, mpi_tag_name(p->tag), status->MPI_ERROR);
+        return fail_with(r, tag_name(p->tag), status->MPI_ERROR);
     MPI_Get_count(status, MPI_BYTE, &bytes);
     if (bytes != p->bytes)
-        return ring_fail(r, "%s from rank %d has %d bytes, %d were due", mpi_tag_name(p->tag),
-                         p->peer, bytes, p->bytes);
+        return ring_fail(r, "%s from rank %d has %d bytes, %d were due", tag_name(p->tag), p->peer,
+                         bytes, p->bytes);
     return 0;
 }
 
@@ -233,7 +245,7 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
     if (p->tag == MPI_MEETING_TAG)
         return ring_fail(r, "waiting for all ranks: not all came in %g s%s", limit, why);
     return ring_fail(r, "%s %s %s rank %d: %s in %g s%s", is_sender(p) ? "sending" : "waiting for",
-                     mpi_tag_name(p->tag), is_sender(p) ? "to" : "from", p->peer,
+                     tag_name(p->tag), is_sender(p) ? "to" : "from", p->peer,
                      is_sender(p) ? "not taken" : "nothing came", limit, why);
 }
 
@@ -241,7 +253,7 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
  * the last sign of life of any rank. */
 static double silence_of(const MpiEnd *e, const MpiNap *n)
 {
-    const double waited = mpi_nap_seconds(n), silence = heart_silence(e->board);
+    const double waited = nap_seconds(n), silence = heart_silence(e->board);
     return waited < silence ? waited : silence;
 }
 
@@ -258,13 +270,13 @@ int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
     *shown = p;
     if (silence_of(e, n) > r->plan->setup.timeout_s && too_late(r, p, silence_of(e, n)) != 0)
         return -1;
-    mpi_nap(n);
+    nap(n);
     return 0;
 }
 
 /* Two ways out: all is there, or it takes too long. There is no third, and that is why nothing
  * hangs. */
-int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
+static int finish_messages(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
     const MpiPart *shown = NULL;
     MpiNap n = mpi_nap_begin();
@@ -290,16 +302,16 @@ static MpiTicket *new_meeting(RingRank *r)
     return t;
 }
 
-int mpi_barrier(RingRank *r)
+static int mpi_barrier(RingRank *r)
 {
     MpiTicket *t = new_meeting(r);
     if (!t)
         return -1;
     const int code = MPI_Ibarrier(((MpiEnd *)r->endpoint)->control, &t->request[0]);
-    return code == MPI_SUCCESS ? mpi_finish(r, t, NULL) : fail_with(r, "MPI_Ibarrier", code);
+    return code == MPI_SUCCESS ? finish_messages(r, t, NULL) : fail_with(r, "MPI_Ibarrier", code);
 }
 
-int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
+static int exchange_counts(RingRank *r, int64_t *sent_to_me)
 {
     MpiEnd *e = r->endpoint;
     MpiTicket *t = new_meeting(r);
@@ -307,7 +319,7 @@ int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
         return -1;
     const int code = MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control,
                                    &t->request[0]);
-    return code == MPI_SUCCESS ? mpi_finish(r, t, NULL) : fail_with(r, "MPI_Ialltoall", code);
+    return code == MPI_SUCCESS ? finish_messages(r, t, NULL) : fail_with(r, "MPI_Ialltoall", code);
 }
 
 int mpi_test(RingRank *r, MpiTicket *t)
@@ -319,3 +331,169 @@ int mpi_test(RingRank *r, MpiTicket *t)
     ticket_free(r->endpoint, t);
     return 1;
 }
+
+/* --- an end ------------------------------------------------------------------------------------*/
+
+/* Two communicators over the same processes: a message of one is never received in the other,
+ * whatever its tag. So questions between runs cannot be mixed up with messages that a run has left
+ * over. */
+MpiEnd *mpi_end_open(HeartBoard *board, double timeout_s)
+{
+    MpiEnd *e = calloc(1, sizeof *e);
+    const char *piece = getenv("ATTN_MPI_PIECE"); /* for tests: short pieces */
+    if (!e)
+        return NULL;
+    e->board = board;
+    e->piece = piece && atol(piece) > 0 && (size_t)atol(piece) < PIECE_BYTES ? (size_t)atol(piece)
+                                                                             : PIECE_BYTES;
+    e->timeout_s = timeout_s;
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &e->messages) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &e->control) != MPI_SUCCESS) {
+        free(e);
+        return NULL;
+    }
+    MPI_Comm_set_errhandler(e->messages, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(e->control, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(e->control, &e->rank);
+    MPI_Comm_size(e->control, &e->world);
+    return e;
+}
+
+void mpi_end_close(MpiEnd *e)
+{
+    MPI_Comm_free(&e->messages);
+    MPI_Comm_free(&e->control);
+    free(e);
+}
+
+/* The first sentence of all ranks is the one that the user reads (ring_mpi_report). */
+static void abort_all(const char *text)
+{
+    ring_mpi_report(text);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_STATUS);
+    abort(); /* MPI_Abort does not return */
+}
+
+/* --- the end of a run --------------------------------------------------------------------------*/
+
+/* What was sent is complete on the other side (finish_messages has waited), so a message that
+ * nobody has taken is here, or about to come. */
+static int fail_left_over(RingRank *r, int64_t count)
+{
+    const MpiEnd *e = r->endpoint;
+    MpiNap n = mpi_nap_begin();
+    MPI_Status status;
+    int found = 0, bytes = 0;
+    while (!found && nap_seconds(&n) < e->timeout_s) {
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, e->messages, &found, &status);
+        nap(&n);
+    }
+    if (!found)
+        return ring_fail(r, "%lld messages did not come", (long long)count);
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    return ring_fail(r, "%lld message%s left over, the first one %s from rank %d, %d bytes",
+                     (long long)count, count == 1 ? " was" : "s were", tag_name(status.MPI_TAG),
+                     status.MPI_SOURCE, bytes);
+}
+
+int mpi_settle(RingRank *r)
+{
+    MpiEnd *e = r->endpoint;
+    int64_t sent_to_me[RING_MAX_RANKS], left = -e->taken;
+    if (e->flying)
+        return ring_fail(r, "an exchange was started, and nobody waited for it");
+    if (exchange_counts(r, sent_to_me) != 0)
+        return -1;
+    for (int rank = 0; rank < e->world; rank++)
+        left += sent_to_me[rank];
+    return left == 0 ? 0 : fail_left_over(r, left);
+}
+
+/* --- between two runs --------------------------------------------------------------------------*/
+
+/* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
+ * here until it says that the next case begins, or that there is none. Only rank 0 opens the files
+ * that results go to, and only rank 0 asks the oracle, so only rank 0 may find that a case cannot
+ * run. It has told the user why, and the others pass over that line, or end, without a word. */
+int mpi_go(MpiEnd *e, int next)
+{
+    MPI_Request request;
+    MpiNap n = mpi_nap_begin();
+    static int said[2]; /* by rank 0: its next run's line, 0 when this rank is there, and number */
+    int done = said[0] > 0, code = MPI_SUCCESS;
+    char text[128];
+    heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, e->runs > 0, HEART_IDLE, 0, 0});
+    if (!done) {
+        said[0] = ring_mpi_line(), said[1] = next;
+        code = MPI_Ibcast(said, 2, MPI_INT, 0, e->control, &request);
+    }
+    while (code == MPI_SUCCESS && !done) {
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done)
+            nap(&n);
+    }
+    if (code != MPI_SUCCESS) {
+        snprintf(text, sizeof text, "rank %d, between two runs: MPI lost what rank 0 said",
+                 e->rank);
+        abort_all(text);
+    }
+    if (next != MPI_ENDS && said[0] > ring_mpi_line())
+        return MPI_PASSED;
+    said[0] = 0;
+    if (said[1] != next && said[1] != MPI_GIVES_UP) {
+        snprintf(text, sizeof text, "rank %d, between two runs: it %s while rank 0 %s", e->rank,
+                 next ? "begins one" : "ends", said[1] ? "begins another" : "ends");
+        abort_all(text);
+    }
+    return said[1];
+}
+
+void mpi_begin(MpiEnd *e, RingRank *r)
+{
+    r->endpoint = e;
+    e->timeout_s = r->plan->setup.timeout_s;
+    memset(e->sent, 0, sizeof e->sent);
+    e->taken = 0;
+    e->runs++;
+    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+}
+
+/* --- the transport -----------------------------------------------------------------------------*/
+
+static int mpi_start(RingRank *r, RingExchange *x)
+{
+    x->ticket = mpi_post(r, x->list, x->count);
+    return x->ticket ? 0 : -1;
+}
+
+static int mpi_wait(RingRank *r, RingExchange *x)
+{
+    return finish_messages(r, x->ticket, x->list);
+}
+
+/* The other ranks wait for messages that will not come, so all end together. */
+static void mpi_abandon(RingRank *r)
+{
+    abort_all(r->failure);
+}
+
+/* As a crash would: no MPI_Finalize, no message, no clean-up. mpirun sees the exit status and ends
+ * the others. */
+static void mpi_leave(RingRank *r)
+{
+    (void)r;
+    _exit(EXIT_STATUS);
+}
+
+static void mpi_note(RingRank *r)
+{
+    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+}
+
+const RingTransport ring_transport_mpi = {.name = "mpi",
+                                          .start = mpi_start,
+                                          .wait = mpi_wait,
+                                          .barrier = mpi_barrier,
+                                          .abandon = mpi_abandon,
+                                          .leave = mpi_leave,
+                                          .note = mpi_note};

@@ -16,13 +16,13 @@
 #include "cli/cli.h"
 #include "runtime/ring_world.h"
 
-#define ring_mpi_hush()                 ((void)0)
-#define ring_mpi_enter(cli, argc, argv) CLI_CONTINUE
-#define ring_mpi_status(status)         (status)
-#define ring_mpi_leave(status)          (status)
-#define ring_mpi_rank()                 0
-#define ring_mpi_is_over(c)             0
-#define ring_mpi_case(cli, c)           ((void)0)
+#define ring_mpi_hush()         ((void)0)
+#define ring_mpi_status(status) (status)
+#define ring_mpi_rank()         0
+#define ring_mpi_is_over(c)     0
+#define ring_mpi_case(cli, c)   ((void)0)
+#define ring_mpi_enter          NULL /* hooks of StageMain */
+#define ring_mpi_leave          NULL
 
 static inline int ring_world_mpi(const RingTask *task, const RingBackend *backend,
                                  RingReport *report)

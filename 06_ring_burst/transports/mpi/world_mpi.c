@@ -1,59 +1,434 @@
 /* SPDX-License-Identifier: MIT
  *
- * world_mpi.c: a run over MPI, as one of its ranks sees it, and the transport that it uses.
+ * world_mpi.c: which of the processes of --transport mpi is this one? A rank, when mpirun started
+ * it; else the one that starts mpirun and watches over it (launch_mpi.c).
  *
- * All processes have read the same command line and made the same inputs from the same seed, so
- * nothing needs to be dealt out: each rank takes its shard from its own copy. What comes together
- * on rank 0 are results, bytes and times.
+ *     ring_burst --transport mpi          starts mpirun, watches, ends with its status
+ *       `- mpirun -n 4 ring_burst ...
+ *            |- rank 0                    computes, checks, prints
+ *            `- ranks 1, 2, 3             compute
  *
- * Interface: ring_world_mpi (world_mpi.h), ring_transport_mpi (messages_mpi.h).
+ * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. Who went first?
+ * Each rank notes on the board (heartbeat.h) that it crashed, or that it was told to end, by mpirun
+ * or by somebody else (the kernel says who sent a signal). A rank that is gone and has noted
+ * neither went first. If mpirun was started by the user and not by launch_mpi.c, nobody else reads
+ * the board, so the first rank that is told to end says it. And if mpirun itself is killed, the
+ * kernel ends its ranks: no orphans.
+ *
+ * In a run all processes have read the same command line and made the same inputs from the same
+ * seed, so nothing needs to be dealt out: each rank takes its shard from its own copy. What comes
+ * together on rank 0 are results, bytes and times.
+ *
+ * Interface: see world_mpi.h; ring_mpi_launch is in launch_mpi.c.
  */
+#include <fcntl.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "transports/mpi/mpi_end.h"
+#include "transports/mpi/messages_mpi.h"
 #include "transports/mpi/world_mpi.h"
 
-/* --- the transport -----------------------------------------------------------------------------*/
+#ifdef __SANITIZE_ADDRESS__ /* which has better words for a crash */
+enum { OWN_WORDS = 0 };
+#else
+enum { OWN_WORDS = 1 };
+#endif
 
-static int mpi_start(RingRank *r, RingExchange *x)
+enum { LOOKS_PER_S = 10 }; /* of a rank's guard */
+#define START_S 30.0       /* on top of --timeout: until MPI has started */
+
+static MpiEnd *end;
+static HeartBoard *board;
+static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
+static int own_rank, own_line, launched, loud = STDERR_FILENO;
+
+/* --- before MPI is started: what the environment says ------------------------------------------*/
+
+/* OpenMPI, then MPICH and its kin, then whatever starts processes by PMIx. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+
+static int rank_by_environment(void)
 {
-    x->ticket = mpi_post(r, x->list, x->count);
-    return x->ticket ? 0 : -1;
+    size_t i;
+    for (i = 0; i < sizeof rank_names / sizeof *rank_names; i++)
+        if (getenv(rank_names[i]))
+            return atoi(getenv(rank_names[i]));
+    return -1;
 }
 
-static int mpi_wait(RingRank *r, RingExchange *x)
+static int under_mpirun(void)
 {
-    return mpi_finish(r, x->ticket, x->list);
+    return rank_by_environment() >= 0;
 }
 
-/* The other ranks wait for messages that will not come, so all end together. */
-static void mpi_abandon(RingRank *r)
+void ring_mpi_hush(void)
 {
-    mpi_abort(r->failure);
+    const int nothing = rank_by_environment() > 0 ? open("/dev/null", O_WRONLY) : -1;
+    if (nothing < 0)
+        return;
+    dup2(nothing, STDOUT_FILENO);
+    if (!getenv("ATTN_MPI_STDERR")) {
+        loud = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+        dup2(nothing, STDERR_FILENO);
+    }
+    close(nothing);
 }
 
-/* As a crash would: no MPI_Finalize, no message, no clean-up. mpirun sees the exit status and ends
- * the others. */
-static void mpi_leave(RingRank *r)
+int ring_mpi_status(int status)
 {
-    (void)r;
-    _exit(3); /* EXIT_RUNTIME of cli.h */
+    return rank_by_environment() > 0 ? 0 : status;
 }
 
-static void mpi_note(RingRank *r)
+/* --- the end of a rank -------------------------------------------------------------------------*/
+
+/* In one write, so that no other process's words come between. Where launch_mpi.c has started
+ * mpirun it reads the board and reports for all. */
+void ring_mpi_report(const char *sentence)
 {
-    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+    static const char before[] = "ring_burst: ";
+    char line[600];
+    size_t n, length;
+    if ((board && !heart_report(board, sentence)) || launched)
+        return;
+    if (board)
+        sentence = heart_reported(board); /* with its case */
+    n = strlen(sentence);
+    length = n < sizeof line - sizeof before ? n : sizeof line - sizeof before;
+    memcpy(line, before, sizeof before - 1);
+    memcpy(line + sizeof before - 1, sentence, length);
+    line[sizeof before - 1 + length] = '\n';
+    if (write(loud, line, sizeof before + length) < 0)
+        return; /* nobody reads */
 }
 
-const RingTransport ring_transport_mpi = {.name = "mpi",
-                                          .start = mpi_start,
-                                          .wait = mpi_wait,
-                                          .barrier = mpi_barrier,
-                                          .abandon = mpi_abandon,
-                                          .leave = mpi_leave,
-                                          .note = mpi_note};
+/* With the default handling back in its place the signal does what it would have done without us:
+ * the parent sees of what the process died. */
+static void end_by(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void on_crash(int number)
+{
+    heart_crash(board, own_rank, number);
+    end_by(number);
+}
+
+/* mpirun sends SIGTERM to all ranks when one is gone. And when rank 0 ends with a status that is
+ * not 0: who has left by then has nothing to say. */
+static void on_end(int number, siginfo_t *signal_info, void *context)
+{
+    const struct timespec others = {0, 100000000}; /* until they have noted it as well */
+    char text[400];
+    (void)context;
+    heart_stop(board, own_rank, signal_info->si_pid != getppid());
+    if (!launched && board->slot[own_rank].state != HEART_DONE) {
+        nanosleep(&others, NULL);
+        heart_explain(board, text, sizeof text);
+        ring_mpi_report(text);
+    }
+    end_by(number);
+}
+
+/* A stopped process neither fails nor ends, and only a rank that waits for it notices. So each rank
+ * has a thread that looks at the next rank of this machine all the time, and, if that one is
+ * stopped, at the one behind it too: some rank that runs looks at each stopped one. After the
+ * time-out the rank is named, and this process ends with a status, upon which mpirun ends the rest.
+ * The time is counted in looks: if all were stopped (Ctrl-Z), nobody has looked meanwhile. */
+static void *guard(void *timeout_s)
+{
+    const struct timespec pause = {0, 1000000000 / LOOKS_PER_S};
+    const double most = *(double *)timeout_s * LOOKS_PER_S;
+    int looks[RING_MAX_RANKS] = {0}, n, rank;
+    char text[400];
+    for (n = 0; !__atomic_load_n(&end, __ATOMIC_ACQUIRE); n++, nanosleep(&pause, NULL))
+        if (n > most + START_S * LOOKS_PER_S) {
+            snprintf(text, sizeof text, "rank %d: not all ranks have started in %g s", own_rank,
+                     (double)n / LOOKS_PER_S);
+            ring_mpi_report(text);
+            _exit(EXIT_RUNTIME);
+        }
+    for (;; nanosleep(&pause, NULL))
+        for (n = 1; n < board->ranks; n++) {
+            rank = (own_rank + n) % board->ranks;
+            if (board->slot[rank].pid == 0) /* on another machine */
+                continue;
+            looks[rank] = heart_is_stopped(board, rank) ? looks[rank] + 1 : 0;
+            if (looks[rank] > most) {
+                heart_describe(board, rank, text, sizeof text);
+                ring_mpi_report(text);
+                _exit(EXIT_RUNTIME);
+            }
+            if (looks[rank] == 0)
+                break;
+        }
+    return NULL;
+}
+
+/* It runs from before MPI_Init until the process ends: both MPI_Init and MPI_Finalize wait for all
+ * ranks. */
+static void start_guard(double timeout_s)
+{
+    static double limit;
+    pthread_t thread;
+    limit = timeout_s;
+    if (pthread_create(&thread, NULL, guard, &limit) == 0)
+        pthread_detach(thread);
+}
+
+/* SA_SIGINFO: the handler is told who sent the signal. */
+static void watch_signals(void)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    struct sigaction action;
+    size_t i;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_end;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGTERM, &action, NULL);
+    action.sa_flags = 0;
+    action.sa_handler = on_crash;
+    for (i = 0; OWN_WORDS && i < sizeof crashes / sizeof *crashes; i++)
+        sigaction(crashes[i], &action, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, our parent, is killed */
+}
+
+/* --- becoming a rank ---------------------------------------------------------------------------*/
+
+/* Nobody made a board for us: the first rank of this machine makes one for those beside it. */
+static void share_board(int world)
+{
+    MPI_Comm machine;
+    char path[64] = "";
+    int place;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_rank(machine, &place);
+    if (place == 0)
+        board = heart_create(world, path);
+    MPI_Bcast(path, sizeof path, MPI_CHAR, 0, machine);
+    if (place > 0 && path[0])
+        board = heart_open(path);
+    MPI_Comm_free(&machine);
+}
+
+static void find_board(int rank)
+{
+    const char *path = getenv("RING_MPI_BOARD"); /* of launch_mpi.c */
+    own_rank = rank > 0 ? rank : 0;
+    board = path ? heart_open(path) : NULL;
+    launched = board != NULL;
+    if (board && rank >= 0 && rank < board->ranks) {
+        heart_join(board, rank, HEART_STARTING);
+        watch_signals(); /* again after MPI_Init, which brings handlers of its own */
+    }
+}
+
+/* Before anything is computed: a plan for more ranks than there are would wait for one that does
+ * not exist. */
+static int refuse_world(int ranks, int world, char why[256])
+{
+    if (world > RING_MAX_RANKS)
+        snprintf(why, 256, "mpirun -n: found %d, accepted are up to %d ranks", world,
+                 RING_MAX_RANKS);
+    else
+        snprintf(why, 256, "--ranks: found %d under mpirun with %d ranks, accepted is %d, or none",
+                 ranks, world, world);
+    if (launched)
+        heart_end(board, own_rank, HEART_DONE);
+    MPI_Finalize();
+    return -1;
+}
+
+/* MPI_THREAD_FUNNELED: kernels may have threads, but only the main one calls MPI. */
+static int join_mpi(int ranks, double timeout_s, char why[256])
+{
+    int world, given;
+    find_board(rank_by_environment());
+    start_guard(timeout_s);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS) {
+        snprintf(why, 256, "MPI_Init failed");
+        return -1;
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (world > RING_MAX_RANKS || (ranks > 0 && ranks != world))
+        return refuse_world(ranks, world, why);
+    if (!board)
+        share_board(world);
+    if (!board) {
+        board = &own_board;
+        board->ranks = world;
+    }
+    heart_join(board, own_rank, HEART_STARTING);
+    watch_signals();
+    __atomic_store_n(&end, mpi_end_open(board, timeout_s), __ATOMIC_RELEASE);
+    if (!end) {
+        snprintf(why, 256, "out of memory for the ends of %d channels", world);
+        return -1;
+    }
+    heart_join(board, own_rank, HEART_ALIVE);
+    return 0;
+}
+
+/* All ranks together. */
+static void finalize(void)
+{
+    heart_end(board, own_rank, HEART_DONE);
+    mpi_end_close(end);
+    end = NULL;
+    MPI_Finalize();
+}
+
+/* Rank 0 says that no run comes any more; the others have waited for that. */
+int ring_mpi_leave(int status)
+{
+    if (!end)
+        return status;
+    const int refused = status == EXIT_USAGE || status == EXIT_RUNTIME; /* with runs left, maybe */
+    mpi_go(end, own_rank == 0 && refused ? MPI_GIVES_UP : MPI_ENDS);
+    if (own_rank == 0)
+        board->status = status; /* seen by who sees that this rank is done */
+    finalize();
+    /* launch_mpi.c knows by the board. A status that is not 0 makes mpirun end the others by force,
+     * which takes it seconds. */
+    return own_rank == 0 && !launched ? status : 0;
+}
+
+/* Others than rank 0 wait meanwhile. */
+void ring_mpi_case(const Cli *cli, const CliCase *c)
+{
+    const int last = c == &cli->cases[cli->case_count - 1];
+    own_line = c->line;
+    if (board && own_rank == 0 && c->line > 0 && !heart_reported(board)[0])
+        snprintf(board->told, sizeof board->told, "%.100s:%d%s: ", c->cases_file, c->line,
+                 last ? "" : " (the cases after it did not run)");
+}
+
+int ring_mpi_line(void)
+{
+    return own_line;
+}
+
+int ring_mpi_rank(void)
+{
+    return own_rank;
+}
+
+/* --- which process -----------------------------------------------------------------------------*/
+
+enum { DEFAULT_RANKS = 4 };
+
+int ring_mpi_is_over(const CliCase *c)
+{
+    return c->ring.transport == CLI_MPI || (c->ring.transport == CLI_NCCL && under_mpirun());
+}
+
+/* The number of ranks for which all cases with --transport mpi ask. 0: they do not say; -1: they
+ * ask for different numbers. */
+static int wanted_ranks(const Cli *cli, double *timeout_s)
+{
+    int i, first = -1;
+    for (i = 0; i < cli->case_count; i++) {
+        const CliRing *r = &cli->cases[i].ring;
+        if (!ring_mpi_is_over(&cli->cases[i]))
+            continue;
+        if (first >= 0 && (r->ranks_given != cli->cases[first].ring.ranks_given ||
+                           (r->ranks_given && r->ranks != cli->cases[first].ring.ranks))) {
+            cli_refuse("--cases: found different --ranks in lines %d and %d, accepted is one "
+                       "number of ranks for all cases over mpi",
+                       cli->cases[first].line, cli->cases[i].line);
+            return -1;
+        }
+        first = first < 0 ? i : first;
+        *timeout_s = r->timeout_s > *timeout_s ? r->timeout_s : *timeout_s;
+    }
+    return first >= 0 && cli->cases[first].ring.ranks_given ? (int)cli->cases[first].ring.ranks : 0;
+}
+
+/* All but rank 0: what is computed by one process only, checked, shown or written is not theirs. */
+static void take_part_only(Cli *cli)
+{
+    int i, kept = 0;
+    for (i = 0; i < cli->case_count; i++) {
+        CliCase *c = &cli->cases[i];
+        if (!ring_mpi_is_over(c))
+            continue;
+        c->check = 0;
+        c->save_dir = c->ring.trace_json = NULL;
+        cli->cases[kept++] = *c;
+    }
+    cli->case_count = kept;
+    cli->quiet = 1;
+    cli->json_file = NULL;
+}
+
+/* From here on this process is one of many that run the same main. */
+static int become_rank(Cli *cli, int ranks, double timeout_s)
+{
+    char why[256];
+    int i;
+    if (join_mpi(ranks, timeout_s, why) != 0)
+        return cli_refuse("%s", why);
+    for (i = 0; i < cli->case_count; i++)
+        if (ring_mpi_is_over(&cli->cases[i]))
+            cli->cases[i].ring.ranks = end->world;
+    if (ring_mpi_rank() > 0)
+        take_part_only(cli);
+    return CLI_CONTINUE;
+}
+
+/* This process has been started by an mpirun that has been started by us, and does not know its
+ * rank. To start another mpirun would be a chain without an end. All of its like say it once. */
+static int refuse_to_nest(const char *path)
+{
+    static const char why[] = "--transport mpi: found an mpirun that tells no process its rank, "
+                              "accepted is that of OpenMPI or MPICH";
+    HeartBoard *theirs = heart_open(path);
+    if (theirs)
+        heart_report(theirs, why);
+    else
+        cli_refuse("%s", why);
+    heart_close(theirs);
+    return EXIT_RUNTIME;
+}
+
+/* Whoever is under mpirun finds its rank in the environment; a program cannot ask MPI before it has
+ * called MPI_Init, and the one that the user started must not call it. */
+static int enter(Cli *cli, int argc, char **argv)
+{
+    double timeout_s = 0.0;
+    int i, ranks, mpi = 0;
+    for (i = 0; i < cli->case_count; i++)
+        mpi += ring_mpi_is_over(&cli->cases[i]);
+    if (!mpi && under_mpirun())
+        return cli_refuse("--transport: found sim, the default, under mpirun, accepted is mpi or "
+                          "nccl, or sim without mpirun");
+    if (!mpi)
+        return CLI_CONTINUE;
+    if ((ranks = wanted_ranks(cli, &timeout_s)) < 0)
+        return EXIT_USAGE;
+    if (under_mpirun())
+        return become_rank(cli, ranks, timeout_s);
+    if (getenv("RING_MPI_BOARD")) /* set by launch_mpi.c */
+        return refuse_to_nest(getenv("RING_MPI_BOARD"));
+    return ring_mpi_launch(ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
+}
+
+int ring_mpi_enter(Cli *cli, int argc, char **argv)
+{
+    const int status = enter(cli, argc, argv);
+    if (status != CLI_CONTINUE) /* as cli_parse does */
+        cli_free(cli);
+    return status;
+}
 
 /* --- a run ------------------------------------------------------------------------------------*/
 
@@ -86,7 +461,7 @@ static int refuse(RingReport *report, const char *why)
  * whoever comes back from these has not failed. */
 int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report)
 {
-    MpiEnd *e = ring_mpi_end();
+    MpiEnd *e = end;
     RingRank r;
     int world = e ? e->world : 0;
     memset(report, 0, sizeof *report);
@@ -102,8 +477,10 @@ int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport 
     r.backend = backend;
     r.threads = task->plan->setup.threads > world ? task->plan->setup.threads / world : 1;
     const int said = mpi_go(e, number_of(task->plan));
-    if (said == MPI_GIVES_UP)
-        ring_mpi_give_up();
+    if (said == MPI_GIVES_UP) { /* rank 0 has left early */
+        finalize();
+        exit(EXIT_OK); /* the status of the whole is rank 0's */
+    }
     if (said == MPI_PASSED)
         return refuse(report, "rank 0 has passed over this case");
     mpi_begin(e, &r);

@@ -17,10 +17,11 @@
  *     return ring_mpi_leave(status);
  *
  * Interface:
- * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_give_up,
- *   ring_mpi_rank, ring_mpi_ranks.
+ * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_rank.
  * - ring_mpi_is_over, ring_mpi_case: what is known of a case.
- * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
+ * - ring_mpi_launch: what ring_mpi_enter does in who starts ranks. ring_mpi_report, ring_mpi_line:
+ *   for messages_mpi.c.
+ * - ring_world_mpi: a run.
  */
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
@@ -44,18 +45,12 @@ int ring_mpi_enter(Cli *cli, int argc, char **argv);
 int ring_mpi_status(int status);
 /* All ranks leave together; returns the status to exit with: 0 for all but rank 0. */
 int ring_mpi_leave(int status);
-void ring_mpi_give_up(void); /* for others than rank 0, when it has left early: does not return */
 /* One sentence for the user, by whoever is first of all ranks. Safe in a signal handler. */
 void ring_mpi_report(const char *sentence);
-int ring_mpi_rank(void);  /* 0 without mpirun */
-int ring_mpi_ranks(void); /* 1 without mpirun */
+int ring_mpi_rank(void); /* 0 without mpirun */
 
-/* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
-int ring_mpi_join(int ranks, double timeout_s, char why[256]);
 /* Starts mpirun with this command line and waits for its end; the exit status of the whole. */
 int ring_mpi_launch(int ranks, double timeout_s, int argc, char **argv);
-struct MpiEnd *ring_mpi_end(void); /* NULL before */
-int ring_mpi_under_mpirun(void);   /* by the environment */
 /* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many
  * machines. */
 int ring_mpi_is_over(const CliCase *c);

@@ -15,9 +15,8 @@
  * Interface:
  * - SimWorld, SimEndpoint, SimPost: all ranks; one; its half of a message.
  * - ring_transport_sim: the transport.
- * - sim_waits.c: who waits for whom. sim_messages.c: posts that meet. sim_adversarial.c: who runs
- *   next when only one may.
- * Functions that say "locked" are called with the world's lock held.
+ * - sim_carry, sim_deliver: messages. sim_can_go_on ...: who waits for whom. sim_turn_pass,
+ *   sim_turn_offer: who runs next when only one may.
  */
 #ifndef RING_SIM_H
 #define RING_SIM_H
@@ -90,32 +89,17 @@ typedef struct SimWorld {
 
 extern const RingTransport ring_transport_sim;
 void sim_rank_ends(SimEndpoint *e);
+void sim_carry(RingRank *by, SimPost *receive); /* copies; also without the lock */
 
-/* --- sim_waits.c ---*/
-int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup);
-void sim_world_close(SimWorld *world);
-/* locked */
+/* From here on: locked. The message is there: both ranks learn it. */
+void sim_deliver(SimWorld *world, SimPost *receive);
 void sim_call_all(SimWorld *world);
 const SimPost *sim_missing(const SimTicket *ticket); /* the first that has not arrived, or NULL */
 RingTransfer sim_transfer(const SimPost *post);
 int sim_can_go_on(const SimEndpoint *e); /* it runs, or what it waits for is there, or never will */
-void sim_deadlock(SimWorld *world);      /* nobody can go on */
 void sim_look_for_deadlock(SimWorld *world);
 /* Why a wait (for a post, or NULL: for all ranks) ended without success. */
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96]);
-
-/* --- sim_messages.c ---*/
-SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count);
-int sim_post_all(RingRank *r, SimTicket *ticket);
-void sim_carry(RingRank *by, SimPost *receive); /* copies; also without the lock */
-/* locked */
-void sim_deliver(SimWorld *world, SimPost *receive); /* the message is there: both ranks learn it */
-void sim_record_place(SimEndpoint *e);               /* others may ask where this rank is */
-void sim_withdraw(SimEndpoint *e); /* nobody copies from or to this rank's memory any more */
-
-/* --- sim_adversarial.c; locked ---*/
-void sim_schedule_start(SimWorld *world, uint64_t seed);
-void sim_turn_begin(SimEndpoint *e);
 void sim_turn_pass(SimEndpoint *e); /* returns when this rank may run again, or the world failed */
 void sim_turn_offer(SimWorld *world, SimPost *receive); /* a message that can be delivered */
 

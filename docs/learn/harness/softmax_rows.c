@@ -3,8 +3,8 @@
  * softmax_rows.c: judges P = softmax of each row of S, and lse.
  *
  * Interface: --rows, --cols, --growing, --large, --below: around -200, --masked: every third score
- * is -inf, --empty: every second row is, --pages: rows of that many pages of memory, of which one is
- * readable at a time.
+ * is -inf, --empty: every second row is, --pages: rows of that many pages of memory, of which one
+ * is readable at a time.
  */
 #include <math.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * ring_method.c: what a student hands in for stage 06: a ring of one's own, without any overlap,
- * over ring_rank.h (see simulate.h). DEED chooses what is wrong with it; 0 is right. The backward
+ * over rank.h (see simulate.h). DEED chooses what is wrong with it; 0 is right. The backward
  * pass is the program's own, with DEED 5 that of another method than it says.
  */
-#include "methods/methods.h"
 #include "methods/simulate.h"
+#include "runtime/ring_world.h"
 
 typedef struct Mine {
     RingState state;

@@ -61,7 +61,7 @@ uint32_t pretend_done(int stream)
     return streams[stream].done;
 }
 
-/* splitmix64, as in sim_adversarial.c */
+/* splitmix64, as in world_sim.c */
 static uint64_t draw(void)
 {
     uint64_t z = random_state += UINT64_C(0x9E3779B97F4A7C15);

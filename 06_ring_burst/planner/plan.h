@@ -1,25 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring_burst.h: the contract of stage 06. How can one attention span more tokens than one GPU can
- * hold, and when is the communication free?
+ * plan.h: which rank gets which tokens, and what a user chooses.
  *
- * The tokens are dealt out to G ranks. Each keeps its own queries; keys and values travel, and a
- * rank adds what a remote block gives to the state (O, lse) that it has so far, with the block
- * kernel of stage 03 (BurstAttention calls this split "global" and "local" attention optimisation,
- * GAO and LAO). Backward the same with the block kernel of stage 04. A method says who travels
- * where:
- *
- *     method        forward                     backward
- *     ring-minimal  K, V in a ring              K, V and dK, dV in a ring; nothing overlaps
- *     ring          K, V in a ring              K, V and dK, dV in a ring, the other way round
- *     burst         K, V in a ring              Q, dO, lse, delta in a ring, dQ one step behind
- *     allgather     everybody gets all K, V     the same; dK, dV are reduce-scattered
- *     ulysses       all-to-all: from all heads of some tokens to all tokens of some heads, and back
- *     ring-double   ring in two levels: inside a node, and between equal places of nodes
- *     burst-double  burst likewise
- *
- * Which tokens a rank gets is its layout. A shard is described by a position map (attn.h), from
- * which follows every mask; methods know nothing about layouts.
+ * The tokens are dealt out to G ranks. Each keeps its own queries; a method (rank.h) says who
+ * travels where. Which tokens a rank gets is its layout. A shard is described by a position map
+ * (attn.h), from which follows every mask; methods know nothing about layouts.
  *
  * Interface:
  * - RingSetup: what the user chooses. RingPlan: what follows from it for all ranks.
@@ -27,22 +12,15 @@
  * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
  */
-#ifndef RING_BURST_H
-#define RING_BURST_H
+#ifndef RING_PLAN_H
+#define RING_PLAN_H
 
 #include "attn.h"
-#include "models/model_ring.h"
+#include "runtime/rank.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* A shared object for --variant-so exports `int ring_burst_abi_version = RING_BURST_ABI_VERSION;`,
- * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
- * `ring_burst_variant_backward`: the whole attention, by a method of its own (simulate.h) or in any
- * other way. */
-#define RING_BURST_ABI_VERSION 2
-#define RING_MAX_RANKS         64 /* of one process or one mpirun */
 
 typedef enum RingFaultKind {
     RING_NO_FAULT,
@@ -87,7 +65,7 @@ typedef struct RingPiece {
  * next quarter. */
 typedef struct RingShard {
     int64_t tokens;
-    int64_t cut[5]; /* quarter q: local tokens cut[q] .. cut[q + 1] - 1 (ring_rank.h) */
+    int64_t cut[5]; /* quarter q: local tokens cut[q] .. cut[q + 1] - 1 (rank.h) */
     int64_t count;
     RingPiece *pieces;
     AttnSegment *segments;
@@ -103,9 +81,8 @@ typedef struct RingPlan {
     int backward;
     RingShard q[RING_MAX_RANKS], k[RING_MAX_RANKS];
     int64_t nq[RING_MAX_RANKS], nk[RING_MAX_RANKS]; /* their tokens, as the formulas want them */
-    /* How far keys travel in a ring: to ranks r+1 .. r+hops_up (queries that come later), and to
-     * r-1 .. r-hops_down (a right side of a window). Together at most G-1; without a window, and in
-     * layouts that spread every sequence over all ranks, hops_up = G-1 and hops_down = 0. */
+    /* As in RingRank. Without a window, and in layouts that spread every sequence over all ranks,
+     * hops_up = G-1 and hops_down = 0. */
     int hops_up, hops_down;
 } RingPlan;
 
