@@ -24,10 +24,8 @@
  * With grouped heads the query heads of a group add to the same dK and dV.
  *
  * Interface:
- * - flash_backward_v*: the rungs on a GPU. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
- * - flash_backward_tiles_*: the tiles of each kernel, for the byte model.
- * - flash_backward_trace, flash_backward_trace_steps: --trace (trace.c).
- * All of attention, fast, what some keys add, memory of the caller:
+ * - FLASH_BACKWARD_ABI_VERSION. flash_backward_trace, flash_backward_trace_steps (trace.c).
+ * The rungs are named in main.c. All of attention, fast, what some keys add, memory of the caller:
  * attention/backward/backward_library.h.
  */
 #ifndef FLASH_BACKWARD_H
@@ -52,18 +50,14 @@ extern "C" {
 int flash_backward_trace(const AttnArgs *args, FILE *to);
 int flash_backward_trace_steps(const AttnArgs *args, FILE *to);
 
-/* --- variants ----------------------------------------------------------------------------------*/
-
-/* The CPU ones are rungs (main.c names them) and deterministic: the same arguments give the same
- * bits, run after run, because every sum has one order that follows from the shape alone; the
- * library with any number of threads too. (v0_fa1_backward and v1_fa2_backward leave their products
- * to OpenBLAS, which may cut a large one for its threads where ours have only one task.) */
-
-/* On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
+/* On a CPU every variant is deterministic: the same arguments give the same bits, run after run,
+ * because every sum has one order that follows from the shape alone; the library with any number of
+ * threads too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut
+ * a large one for its threads where ours have only one task.)
+ *
+ * On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
- * The library adds in a fixed order if flash_backward_set_deterministic says so. */
-
-int flash_backward_deterministic(void); /* --deterministic */
+ * The library adds in a fixed order with --deterministic. */
 
 #ifdef __cplusplus
 }

@@ -37,12 +37,9 @@
  *     flash_backward --do dO.npy --q ...    gradients of your own loss
  *     flash_backward --deterministic        gradients with the same bits on every run
  */
-#include <stdio.h>
-
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
 #include "harness/stage_main.h"
@@ -67,18 +64,10 @@ static Variant variants[] = {
     CUDA_RUNG(flash_backward, v7_one_barrier),
     CUDA_RUNG(flash_backward, v8_32_keys),
     CUDA_RUNG(flash_backward, v9_warp_pairs),
-    {"v10_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v10_wgmma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "wgmma and the copy engine, everything waits for everything", NULL},
-    {"v11_warp_specialised", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "one warpgroup loads, two compute, and meet once a tile", NULL},
-    {"v12_turns", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v12_turns), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "while one warpgroup exponentiates, the other multiplies", NULL},
-    {"v13_fused_delta", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v13_fused_delta), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "delta, lse and the zeros of dQ by one kernel", NULL},
+    CUDA_RUNG(flash_backward, v10_wgmma),
+    CUDA_RUNG(flash_backward, v11_warp_specialised),
+    CUDA_RUNG(flash_backward, v12_turns),
+    CUDA_RUNG(flash_backward, v13_fused_delta),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
      "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL},
@@ -94,109 +83,60 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, models/model_backward.c does the sums -------*/
-
-static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
-/* dK and dV are rounded where they are, without sums in memory. */
-static ModelTraffic atomic_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 1);
-}
-
-static ModelTraffic two_kernels_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_two_kernels_backward_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static ModelTraffic library_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return args->Q.dtype == ATTN_F32 ? two_kernels_traffic(args, tiles)
-                                     : atomic_traffic(args, tiles);
-}
-
-static const struct {
-    AttnFn backward;
-    FlashTiles (*tiles)(const AttnArgs *args);
-    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
-} models[] = {
-    {flash_backward_library_cpu, flash_backward_tiles_library_cpu, packed_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v10_wgmma), ATTN_HOPPER_FN(flash_backward_tiles_v10_wgmma),
-     atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v11_warp_specialised),
-     ATTN_HOPPER_FN(flash_backward_tiles_v11_warp_specialised), atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v12_turns), ATTN_HOPPER_FN(flash_backward_tiles_v12_turns),
-     atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v13_fused_delta),
-     ATTN_HOPPER_FN(flash_backward_tiles_v13_fused_delta), atomic_traffic},
-    {ATTN_CUDA_FN(flash_backward_library_cuda), ATTN_CUDA_FN(flash_backward_tiles_library_cuda),
-     library_traffic},
-};
-
-/* Parts of the keys, each with a dQ of its own, for `tasks` threads: what a rung on a CPU deals its
- * keys out to. */
+/* Parts of the keys with a dQ of their own: a rung on a CPU makes as many as `tasks` threads want. */
 static int64_t parts_of(const AttnShape *n, int64_t Tc, int64_t tasks)
 {
     const int64_t wanted = (tasks + n->B * n->Hkv - 1) / (n->B * n->Hkv);
     return Tc < wanted ? Tc : wanted;
 }
 
-/* A rung on a CPU moves float32, whatever the tensors hold. On a GPU it adds to dQ by atomics, or
- * its queries own dQ. */
-static ModelTraffic rung_traffic(const ReportRow *row, AttnArgs args, FlashTiles *tiles)
+/* A rung's tiles; it moves float32 on a CPU, whatever the tensors hold. */
+static FlashTiles tiles_of_rung(const ReportRow *row, AttnArgs *args)
 {
-    const Rung *rung = row->variant->rung;
-    const AttnShape *n = &args.shape;
-    *tiles = flash_tiles_of(n, stage_tiles(row).Br, stage_tiles(row).Bc);
-    if (row->variant->device == ON_CUDA)
-        return rung->flags & ATOMICS ? atomic_traffic(&args, *tiles)
-                                     : two_kernels_traffic(&args, *tiles);
-    args.Q.dtype = ATTN_F32;
-    if (rung == &rung_flash_backward_v0_fa1_backward)
-        return model_fa1_backward_traffic(&args, tiles->Br, tiles->Bc);
-    tiles->splits = parts_of(n, tiles->Tc, rung == &rung_flash_backward_v1_fa2_backward ? 16 : 8);
-    if (rung == &rung_flash_backward_v1_fa2_backward)
-        return model_fa2_backward_traffic(&args, tiles->Br, tiles->Bc, tiles->splits);
-    return packed_traffic(&args, *tiles);
+    const Tiles t = stage_tiles(row);
+    FlashTiles tiles = flash_tiles_of(&args->shape, t.Br, t.Bc);
+    const int v1 = row->variant->rung == &rung_flash_backward_v1_fa2_backward;
+    if (row->variant->device == ON_CPU) {
+        args->Q.dtype = ATTN_F32;
+        tiles.splits = parts_of(&args->shape, tiles.Tc, v1 ? 16 : 8);
+    }
+    return tiles;
 }
 
-/* The backward pass alone. */
+/* The byte model of the backward pass. A kernel adds to dQ by atomics, or its queries own dQ. */
 static void model(ReportRow *row)
 {
-    const Variant *v = row->variant;
-    const AttnArgs *args = &row->result->args;
-    FlashTiles tiles = {0};
-    ModelTraffic traffic = {0};
-    if (v->rung == &rung_naive_v1_blas)
-        traffic.load_bytes = model_materialised_bytes(args, 1);
-    else if (v->rung)
-        traffic = rung_traffic(row, *args, &tiles);
-    for (size_t m = 0; !v->rung && m < sizeof models / sizeof *models; m++) {
-        if (models[m].backward != v->backward)
-            continue;
-        tiles = models[m].tiles(args);
-        traffic = models[m].traffic(args, tiles);
+    const Rung *rung = row->variant->rung;
+    const int on_cpu = row->variant->device == ON_CPU;
+    AttnArgs args = row->result->args;
+    FlashTiles (*const library)(const AttnArgs *) =
+        on_cpu ? flash_backward_tiles_library_cpu : ATTN_CUDA_FN(flash_backward_tiles_library_cuda);
+    ModelTraffic traffic;
+    if (rung == &rung_naive_v1_blas) {
+        row->model_bytes = model_materialised_bytes(&args, 1);
+        return;
     }
-    row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = tiles.splits};
+    const FlashTiles t = rung ? tiles_of_rung(row, &args) : library(&args);
+    row->tiles = (ReportTiles){.Br = t.Br, .Bc = t.Bc, .splits = t.splits};
+    if (rung == &rung_flash_backward_v0_fa1_backward) {
+        traffic = model_fa1_backward_traffic(&args, t.Br, t.Bc);
+        row->tiles.splits = 1;
+    } else if (rung == &rung_flash_backward_v1_fa2_backward) {
+        traffic = model_fa2_backward_traffic(&args, t.Br, t.Bc, t.splits);
+    } else if (on_cpu) {
+        traffic = model_packed_backward_traffic(&args, t.Br, t.Bc, t.splits);
+    } else if (rung ? (rung->flags & ATOMICS) != 0 : args.Q.dtype != ATTN_F32) {
+        traffic = model_atomic_backward_traffic(&args, t.Br, t.Bc, 1);
+    } else {
+        traffic = model_two_kernels_backward_traffic(&args, t.Br, t.Bc);
+    }
     row->model_bytes = traffic.load_bytes + traffic.store_bytes;
 }
 
 static void begin(const CliCase *c, const AttnShape *shape, int quiet)
 {
     (void)shape, (void)quiet;
-    flash_backward_set_deterministic(c->deterministic);
-}
-
-/* Nothing else makes a variant of this stage skip a case itself, but a GPU of another kind than the
- * rung is written for. */
-static void explain_skip(RunResult *out, const CliCase *c)
-{
-    if (c->deterministic)
-        snprintf(out->failure, sizeof out->failure,
-                 "it adds to dQ by atomics, in another order on every run");
+    flash_backward_set_deterministic(c->deterministic); /* the library */
 }
 
 int main(int argc, char **argv)
@@ -207,7 +147,6 @@ int main(int argc, char **argv)
         .trace = flash_backward_trace,
         .trace_steps = flash_backward_trace_steps,
         .begin = begin,
-        .model = model,
-        .explain_skip = explain_skip};
+        .model = model};
     return stage_main(&stage, &flash_backward, argc, argv);
 }

@@ -35,7 +35,6 @@
 #include "check/judge.h"
 #include "cli/cli.h"
 #include "cuda/device.h"
-#include "flash_backward.h"
 #include "flash_forward.h"
 #include "models/model.h"
 #include "report/pages.h"

@@ -14,7 +14,6 @@
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
 #include "cuda/device.h"
-#include "flash_backward.h"
 
 enum { MOST_PART_SEGMENTS = 64 };
 

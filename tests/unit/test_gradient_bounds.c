@@ -20,7 +20,6 @@
 #include "attention/forward/flash_library.h"
 #include "attention/rows.h"
 #include "check/check.h"
-#include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
 
