@@ -83,7 +83,7 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* Parts of the keys with a dQ of their own: a rung on a CPU makes as many as `tasks` threads want. */
+/* Parts of the keys with a dQ of their own: on a CPU as many as `tasks` threads want. */
 static int64_t parts_of(const AttnShape *n, int64_t Tc, int64_t tasks)
 {
     const int64_t wanted = (tasks + n->B * n->Hkv - 1) / (n->B * n->Hkv);
