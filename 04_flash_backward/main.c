@@ -42,8 +42,8 @@
 #include "attn_config.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
+#include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "models/model.h"
 
 static Variant variants[] = {
     CPU_RUNG(flash_backward, v0_fa1_backward),

@@ -14,8 +14,8 @@
  * does not depend on N.
  */
 #include "attention/forward/flash_library.h"
-#include "bench/ratio.h"
 #include "flash_forward.h"
+#include "harness/bench/ratio.h"
 #include "sliding_window.h"
 
 static const Variant variants[] = {{"v2_window_tiles", ON_CPU, DTYPES_ALL,

@@ -26,8 +26,8 @@
  * Interface: the rung of stage 04 with keys outside and dQ in slow memory; it takes a mask and a
  * softcap too, and what moves is counted.
  */
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/gradient_tiles.h"
 #include "units/scores.h"
 

@@ -25,7 +25,7 @@
  * work, 4, where a core with two multiply-add units of 4 cycles each needs 8, and it asks the L2
  * cache for a vector with every multiply-add. The next rung cures both.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 04 that packs every operand; float32.
@@ -33,9 +33,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
-#include "exp/vector.h"
 #include "problem.h"
+#include "units/exp.h"
+#include "units/vector.h"
 
 #define VECTORS      4
 #define PANEL        (VECTORS * LANES)

@@ -18,7 +18,7 @@
  * Prediction: three times as fast. Nothing waits for its own sum, and the traffic with the L2 cache
  * falls to a sixth.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 04 that brings tiles of sums in registers; float32.
@@ -26,8 +26,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/gradient_panels.h"
 
 #define STRIP      (LANES == 16 ? 12 : 6) /* rows of a tile of sums in registers, 2 vectors wide */

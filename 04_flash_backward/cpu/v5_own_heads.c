@@ -12,13 +12,13 @@
  * Prediction: two or three per cent at N = 2048; memory falls from the copies of all heads to those
  * of one group of heads a thread.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 04 in which a thread packs what it computes; float32.
  */
 #include "problem.h"
-#include "units/exp2.h"
+#include "units/exp2_negative.h"
 #include "units/gradient_strips.h"
 #include "units/threads.h"
 

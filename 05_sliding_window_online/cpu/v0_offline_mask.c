@@ -33,7 +33,7 @@
 #include "attention/rows.h"
 #include "attention/team.h"
 #include "attention/window/cpu/weights.h"
-#include "exp/exp.h"
+#include "units/exp.h"
 
 /* A small head costs less than that threads wait for each other: on a busy machine a wait takes as
  * long as the system lets another program run. Few heads are shared from TINY multiply-adds of a

@@ -42,7 +42,7 @@
 #include "attention/window/cuda/window_cuda.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "sliding_window.h"
 
 #define WARPS        4   /* of a block */

@@ -21,7 +21,7 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attention/backward/backward_library.h" /* --deterministic */
-#include "bench/run_internal.h"
+#include "harness/bench/run_internal.h"
 #include "planner/cost.h"
 #include "transports/mpi/processes.h"
 

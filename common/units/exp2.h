@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: MIT
  *
- * exp2.h: powers of 2 in vectors; v4_exp2 of stage 03 is the rung that brings them, in the same
- * words.
+ * exp2.h: 2^x in the steps of exp.h, for who keeps scores in powers of two: no log2(e), and r needs
+ * no correction.
  *
- * A softmax asks for less than e^x of any x. Its arguments are s - m <= 0, and
- *
- *     e^(s - m) = 2^(s log2(e) - m log2(e))
- *
- * so log2(e) goes into the factor that multiplies Q anyway. 2^x then takes three steps: x = k + r
- * with k an integer and |r| <= 1/2, a polynomial of degree 6 for 2^r, and k into the exponent bits.
- *
- * Interface: exp2_negative; LOG2E, LN2.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * Interface: exp2_f32(x).
  */
-#ifndef UNITS_EXP2_H
-#define UNITS_EXP2_H
+#ifndef ATTN_EXP2_H
+#define ATTN_EXP2_H
 
-#include "exp/vector.h"
+#include "units/exp.h"
 
-#define LOG2E 0x1.715476p+0f
-#define LN2   0x1.62e43p-1f
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* 2^x for x <= 0, NaN for NaN; from -126.5 down 0. The rounder has 127 added: what it leaves in the
- * low bits is the exponent field of 2^k, and 0, the field of the number 0, for k = -127. */
-static inline Vector exp2_negative(Vector x)
+#define EXP2_F32_MAX_ULP 1.10 /* as EXP_F32_MAX_ULP */
+
+static inline float exp2_f32(float x)
 {
-    const float rounder = 0x1.8p23f + 127.0f;
-    Vector z, r, q;
-    x = larger((Vector){0} - 127.0f, x);
-    z = x + rounder;
-    r = x - (z - rounder); /* exact, |r| <= 1/2 */
-    q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
+    float z, r, q;
+    const float given = x;
+    x = exp_clamp(x, 151.0f);
+    z = x + EXP_ROUNDER;
+    r = x - (z - EXP_ROUNDER); /* exact, |r| <= 1/2 */
+    /* 2^r = 1 + r q(r), relative error 5.3e-9 */
+    q = 0x1.4bc274p-13f;
+    q = q * r + 0x1.5fc048p-10f;
     q = q * r + 0x1.3b21c6p-7f;
     q = q * r + 0x1.c6ada6p-5f;
     q = q * r + 0x1.ebfbe6p-3f;
     q = q * r + 0x1.62e432p-1f;
-    return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
+    q = exp_zero_below(q * r + 1.0f, given, -151.0f);
+    q = exp_scale(q, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
+    return exp_keep_nan(q, given);
 }
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -6,7 +6,7 @@
  * Interface:
  * - largest_lane, sum_of_lanes.
  * - update_rows: the online update of at most ROOM rows.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_EXP2_VECTOR_H
 #define UNITS_EXP2_VECTOR_H
@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "units/exp2.h"
+#include "units/exp2_negative.h"
 
 #define ROOM 16 /* whole vectors */
 

@@ -13,14 +13,14 @@
  * - PANEL, MOST_PANEL: two vectors. KEYS, QUERIES, S_ROW: of a block. smaller, round_up.
  * - Plan: size_plan, plan_floats, place_plan. QueryHead, KeyBlock: query_head, key_block; part_dQ.
  * - pack_query, pack_keys (pack_piece, pack_column). store_keys, add_parts: the way back.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_GRADIENT_PANELS_H
 #define UNITS_GRADIENT_PANELS_H
 
 #include <math.h>
 
-#include "exp/vector.h"
+#include "units/vector.h"
 
 #define PANEL        (2 * LANES)
 #define MOST_PANEL   (2 * MOST_LANES)

@@ -15,7 +15,7 @@
  * - STRIP, MOST_STRIP. add_products: a tile gains a product. add_rows, multiply_panel.
  * - Span, span_of_strip: the queries that a strip of keys sees. score_strip: S and dP.
  * - add_queries: dV and dK of a strip of keys. add_strip: dQ of a strip of queries.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_GRADIENT_STRIPS_H
 #define UNITS_GRADIENT_STRIPS_H

@@ -13,7 +13,7 @@
 
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 enum { MOST_PART_SEGMENTS = 64 };
 

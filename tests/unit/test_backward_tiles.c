@@ -14,9 +14,9 @@
 
 #include "alloc.h"
 #include "attention/rows.h"
-#include "check/check.h"
+#include "harness/check/check.h"
+#include "harness/models/model.h"
 #include "harness/rung.h"
-#include "models/model.h"
 #include "problem_rows.h"
 
 RUNG_FN(naive, v0_loops)

@@ -14,7 +14,7 @@
 #include <cuda_fp16.h>
 
 #include "attention/backward/backward_library.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 
 #define THREADS 256
 

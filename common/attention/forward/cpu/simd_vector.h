@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * simd_vector.h: the tile that fits the registers, and functions of a vector; for the files that
- * are compiled once for each instruction set (exp/vector.h).
+ * are compiled once for each instruction set (units/vector.h).
  *
  * Interface:
  * - STRIP, PANEL: rows and columns of a register tile.
@@ -10,8 +10,8 @@
 #ifndef FLASH_SIMD_VECTOR_H
 #define FLASH_SIMD_VECTOR_H
 
-#include "exp/vector.h"
 #include "simd.h"
+#include "units/vector.h"
 
 #if LANES == 16
 #define STRIP 14
@@ -20,7 +20,7 @@
 #endif
 #define PANEL (2 * LANES)
 
-/* 2^x for x <= 0, NaN for NaN: exp2_f32 of exp/exp2.h without what negative numbers do not need.
+/* 2^x for x <= 0, NaN for NaN: exp2_f32 of units/exp2.h without what negative numbers do not need.
  * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
  * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
  * number 0, for k = -127. */

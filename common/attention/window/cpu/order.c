@@ -13,7 +13,7 @@
  * Interface: window_set_blocks, window_set_order, window_block_q, window_block_kv,
  * window_order_blocks (sliding_window.h).
  */
-#include "io/fill.h"
+#include "harness/io/fill.h"
 #include "sliding_window.h"
 
 static int64_t block_q = 64, block_kv = 64;

@@ -27,8 +27,8 @@
 #include "alloc.h"
 #include "attention/window/cpu/online_internal.h"
 #include "attn_pairs.h"
-#include "cuda/cuda_check.h"
-#include "cuda/device.h"
+#include "harness/device/cuda_check.h"
+#include "harness/device/device.h"
 #include "window_cuda.h"
 
 #define WARPS  8
