@@ -152,8 +152,8 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
     copy.O.stride[1] = n->H * copy.O.stride[2];
     copy.O.stride[0] = n->Nq * copy.O.stride[1];
     copy.lse = lse;
-    if (O && lse && rung_count(&rung_flash_forward_v0_fa1_tiles, &copy, M, &fa1) == ATTN_OK &&
-        rung_count(&rung_flash_forward_v1_fa2_rows, &copy, M, &fa2) == ATTN_OK) {
+    if (O && lse && rung_count(&rung_flash_forward_v0_fa1_tiles, &copy, 0, M, &fa1) == ATTN_OK &&
+        rung_count(&rung_flash_forward_v1_fa2_rows, &copy, 0, M, &fa2) == ATTN_OK) {
         fprintf(to, "\nelements moved           loads  stores\n");
         fprintf(to, "  v0 keys outside     %8lld %7lld\n", (long long)fa1.loads,
                 (long long)fa1.stores);

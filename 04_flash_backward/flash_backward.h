@@ -24,15 +24,14 @@
  * With grouped heads the query heads of a group add to the same dK and dV.
  *
  * Interface:
- * - flash_backward_v*: the rungs. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
- * - flash_backward_fa1, flash_backward_fa2: v0 and v1 with what they moved. flash_backward_tiles_*:
- *   the tiles of each kernel, for the byte model.
- * - flash_backward_set_deterministic: --deterministic.
- * All of attention, fast, what some keys add, memory of the caller:
+ * - FLASH_BACKWARD_ABI_VERSION. flash_backward_trace, flash_backward_trace_steps (trace.c).
+ * The rungs are named in main.c. All of attention, fast, what some keys add, memory of the caller:
  * attention/backward/backward_library.h.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H
+
+#include <stdio.h>
 
 #include "attn.h"
 
@@ -45,45 +44,20 @@ extern "C" {
  * the backward pass: O and lse are there already, from stage 03. */
 #define FLASH_BACKWARD_ABI_VERSION 2
 
-/* --- variants ----------------------------------------------------------------------------------*/
+/* P, dP, dS and the growing dQ, dK, dV of a tiny case (host tensors), by tiles of 2 x 2 pairs, on
+ * one screen. The second one batch 0, head 0, a tile a page (report/pages.h), Nq and Nk up to 6, d
+ * up to 4. 0, or -1: memory is short. */
+int flash_backward_trace(const AttnArgs *args, FILE *to);
+int flash_backward_trace_steps(const AttnArgs *args, FILE *to);
 
-/* The CPU ones are deterministic: the same arguments give the same bits, run after run, because
- * every sum has one order that follows from the shape alone; the library with any number of threads
- * too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large
- * one for its threads where ours have only one task.) */
-
-AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args);
-AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args);
-AttnStatus flash_backward_v2_packing(const AttnArgs *args);
-AttnStatus flash_backward_v3_register_tiles(const AttnArgs *args);
-AttnStatus flash_backward_v4_exp2(const AttnArgs *args);
-AttnStatus flash_backward_v5_own_heads(const AttnArgs *args);
-#define FLASH_BACKWARD_PACKED_KEYS    120 /* of a block in v2 to v5 of the CPU */
-#define FLASH_BACKWARD_PACKED_QUERIES 192
-
-/* On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
+/* On a CPU every variant is deterministic: the same arguments give the same bits, run after run,
+ * because every sum has one order that follows from the shape alone; the library with any number of
+ * threads too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut
+ * a large one for its threads where ours have only one task.)
+ *
+ * On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
- * The library adds in a fixed order if flash_backward_set_deterministic says so. */
-
-/* Variants that add to dQ atomically and have another way take it; the others are deterministic
- * already or answer ATTN_SKIP. Set it before any of them runs. */
-void flash_backward_set_deterministic(int yes);
-int flash_backward_deterministic(void);
-
-/* --- traffic between slow and fast memory, as in stage 03 --------------------------------------*/
-
-struct FlashTraffic; /* stage 03's cpu/tiles.h */
-
-/* v0 and v1 of the CPU, counted: `traffic`, if not NULL, is overwritten. */
-AttnStatus flash_backward_fa1(const AttnArgs *args, struct FlashTraffic *traffic);
-AttnStatus flash_backward_fa2(const AttnArgs *args, struct FlashTraffic *traffic);
-
-/* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
- * the keys with a dQ of their own, 1 on a GPU. */
-FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args);
-FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
-FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
+ * The library adds in a fixed order with --deterministic. */
 
 #ifdef __cplusplus
 }

@@ -37,33 +37,21 @@
  *     flash_backward --do dO.npy --q ...    gradients of your own loss
  *     flash_backward --deterministic        gradients with the same bits on every run
  */
-#include <stdio.h>
-
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "backward_steps.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
 #include "harness/models/model.h"
 #include "harness/stage_main.h"
 
-/* The first one's forward also feeds a --variant-so. */
 static Variant variants[] = {
-    {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-     flash_backward_v0_fa1_backward, 0,
-     "recompute S and P tile by tile, dQ back to slow memory each step", NULL},
-    {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-     flash_backward_v1_fa2_backward, 0, "delta once, lse only, tiles of keys side by side", NULL},
-    {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v2_packing,
-     VARIANT_PLAIN, "every operand laid out once, scores transposed", NULL},
-    {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_library_cpu,
-     flash_backward_v3_register_tiles, VARIANT_PLAIN,
-     "6 x 2 or 12 x 2 vectors of sums in registers", NULL},
-    {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v4_exp2,
-     VARIANT_PLAIN, "powers of 2, and P and dS in one pass over vectors", NULL},
-    {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v5_own_heads,
-     VARIANT_PLAIN, "each thread packs the heads that it computes", NULL},
+    CPU_RUNG(flash_backward, v0_fa1_backward),
+    CPU_RUNG(flash_backward, v1_fa2_backward),
+    CPU_RUNG(flash_backward, v2_packing),
+    CPU_RUNG(flash_backward, v3_register_tiles),
+    CPU_RUNG(flash_backward, v4_exp2),
+    CPU_RUNG(flash_backward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, flash_backward_library_cpu, 0,
      "v5 for every mask, stride and dtype, block by block if wanted", NULL},
     CUDA_RUNG(flash_backward, v0_atomics),
@@ -95,105 +83,60 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, models/model_backward.c does the sums -------*/
-
-/* Rungs v2 to v5 of the CPU. */
-static FlashTiles tiles_of_blocks(const AttnArgs *args)
+/* Parts of the keys with a dQ of their own: on a CPU as many as `tasks` threads want. */
+static int64_t parts_of(const AttnShape *n, int64_t Tc, int64_t tasks)
 {
-    FlashTiles tiles =
-        flash_tiles_of(&args->shape, FLASH_BACKWARD_PACKED_QUERIES, FLASH_BACKWARD_PACKED_KEYS);
-    const int64_t kv_heads = args->shape.B * args->shape.Hkv,
-                  wanted = (8 + kv_heads - 1) / kv_heads;
-    tiles.splits = tiles.Tc < wanted ? tiles.Tc : wanted;
+    const int64_t wanted = (tasks + n->B * n->Hkv - 1) / (n->B * n->Hkv);
+    return Tc < wanted ? Tc : wanted;
+}
+
+/* A rung's tiles; it moves float32 on a CPU, whatever the tensors hold. */
+static FlashTiles tiles_of_rung(const ReportRow *row, AttnArgs *args)
+{
+    const Tiles t = stage_tiles(row);
+    FlashTiles tiles = flash_tiles_of(&args->shape, t.Br, t.Bc);
+    const int v1 = row->variant->rung == &rung_flash_backward_v1_fa2_backward;
+    if (row->variant->device == ON_CPU) {
+        args->Q.dtype = ATTN_F32;
+        tiles.splits = parts_of(&args->shape, tiles.Tc, v1 ? 16 : 8);
+    }
     return tiles;
 }
 
-static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa1_backward_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa2_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
-static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
-/* dK and dV are rounded where they are, without sums in memory. */
-static ModelTraffic atomic_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 1);
-}
-
-static ModelTraffic two_kernels_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_two_kernels_backward_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static ModelTraffic library_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return args->Q.dtype == ATTN_F32 ? two_kernels_traffic(args, tiles)
-                                     : atomic_traffic(args, tiles);
-}
-
-static const struct {
-    AttnFn backward;
-    FlashTiles (*tiles)(const AttnArgs *args);
-    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
-} models[] = {
-    {flash_backward_v0_fa1_backward, flash_backward_tiles_v0_fa1_backward, fa1_traffic},
-    {flash_backward_v1_fa2_backward, flash_backward_tiles_v1_fa2_backward, fa2_traffic},
-    {flash_backward_v2_packing, tiles_of_blocks, packed_traffic},
-    {flash_backward_v3_register_tiles, tiles_of_blocks, packed_traffic},
-    {flash_backward_v4_exp2, tiles_of_blocks, packed_traffic},
-    {flash_backward_v5_own_heads, tiles_of_blocks, packed_traffic},
-    {flash_backward_library_cpu, flash_backward_tiles_library_cpu, packed_traffic},
-    {ATTN_CUDA_FN(flash_backward_library_cuda), ATTN_CUDA_FN(flash_backward_tiles_library_cuda),
-     library_traffic},
-};
-
-/* The backward pass of a row of the table. A rung on a GPU adds to dQ by atomics, or its queries
- * own dQ. */
+/* The byte model of the backward pass. A kernel adds to dQ by atomics, or its queries own dQ. */
 static void model(ReportRow *row)
 {
-    const Variant *v = row->variant;
-    const AttnArgs *args = &row->result->args;
-    FlashTiles tiles = {0};
-    ModelTraffic traffic = {0};
-    if (v->rung == &rung_naive_v1_blas) {
-        traffic.load_bytes = model_materialised_bytes(args, 1);
-    } else if (v->rung) {
-        tiles = flash_tiles_of(&args->shape, stage_tiles(row).Br, stage_tiles(row).Bc);
-        traffic = v->rung->flags & ATOMICS ? atomic_traffic(args, tiles)
-                                           : two_kernels_traffic(args, tiles);
+    const Rung *rung = row->variant->rung;
+    const int on_cpu = row->variant->device == ON_CPU;
+    AttnArgs args = row->result->args;
+    FlashTiles (*const library)(const AttnArgs *) =
+        on_cpu ? flash_backward_tiles_library_cpu : ATTN_CUDA_FN(flash_backward_tiles_library_cuda);
+    ModelTraffic traffic;
+    if (rung == &rung_naive_v1_blas) {
+        row->model_bytes = model_materialised_bytes(&args, 1);
+        return;
     }
-    for (size_t m = 0; v->backward && m < sizeof models / sizeof *models; m++) {
-        if (models[m].backward != v->backward)
-            continue;
-        tiles = models[m].tiles(args);
-        traffic = models[m].traffic(args, tiles);
+    const FlashTiles t = rung ? tiles_of_rung(row, &args) : library(&args);
+    row->tiles = (ReportTiles){.Br = t.Br, .Bc = t.Bc, .splits = t.splits};
+    if (rung == &rung_flash_backward_v0_fa1_backward) {
+        traffic = model_fa1_backward_traffic(&args, t.Br, t.Bc);
+        row->tiles.splits = 1;
+    } else if (rung == &rung_flash_backward_v1_fa2_backward) {
+        traffic = model_fa2_backward_traffic(&args, t.Br, t.Bc, t.splits);
+    } else if (on_cpu) {
+        traffic = model_packed_backward_traffic(&args, t.Br, t.Bc, t.splits);
+    } else if (rung ? (rung->flags & ATOMICS) != 0 : args.Q.dtype != ATTN_F32) {
+        traffic = model_atomic_backward_traffic(&args, t.Br, t.Bc, 1);
+    } else {
+        traffic = model_two_kernels_backward_traffic(&args, t.Br, t.Bc);
     }
-    row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = tiles.splits};
     row->model_bytes = traffic.load_bytes + traffic.store_bytes;
 }
 
 static void begin(const CliCase *c, const AttnShape *shape, int quiet)
 {
     (void)shape, (void)quiet;
-    flash_backward_set_deterministic(c->deterministic);
-}
-
-/* Nothing else makes a variant of this stage skip a case itself, but a GPU of another kind than the
- * rung is written for. */
-static void explain_skip(RunResult *out, const CliCase *c)
-{
-    if (c->deterministic)
-        snprintf(out->failure, sizeof out->failure,
-                 "it adds to dQ by atomics, in another order on every run");
+    flash_backward_set_deterministic(c->deterministic); /* the library */
 }
 
 int main(int argc, char **argv)
@@ -204,7 +147,6 @@ int main(int argc, char **argv)
         .trace = flash_backward_trace,
         .trace_steps = flash_backward_trace_steps,
         .begin = begin,
-        .model = model,
-        .explain_skip = explain_skip};
+        .model = model};
     return stage_main(&stage, &flash_backward, argc, argv);
 }

@@ -27,10 +27,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/backward/backward_library.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
-#include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/bench/run.h"
 #include "harness/check/judge.h"

@@ -23,107 +23,137 @@
  * only to find delta again, and two tiles of keys may not run at the same time, because both add to
  * the same dQ. So threads take whole kv heads.
  *
- * Interface: flash_backward_v0_fa1_backward; flash_backward_fa1, the same with what was counted
- * (flash_backward.h).
+ * Interface: the rung of stage 04 with keys outside and dQ in slow memory; it takes a mask and a
+ * softcap too, and what moves is counted.
  */
-#include "gradient_tiles.h"
+#include "problem.h"
+#include "units/exp.h"
+#include "units/gradient_tiles.h"
+#include "units/scores.h"
 
-/* One step of the inner loop. dQ [Nq][d] is slow memory of this head. */
-static void visit_tile(const AttnArgs *args, GradientTiles *t, float *dQ, int64_t b, int64_t h,
-                       int64_t i, int64_t rows, int64_t j, int64_t cols)
+static int smaller(int a, int b)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t d = n->d;
-    load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
-    load_tile(&t->door, &args->O, b, h, i, rows, t->O_i);
-    load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
-    load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
-    load_floats(&t->door, t->lse_i, args->lse + (b * n->H + h) * n->Nq + i, rows);
-    attn_clear_empty(t->lse_i, rows, d, t->dO_i);
+    return a < b ? a : b;
+}
 
-    for (int64_t r = 0; r < rows; r++) {
+/* S a second time, P by lse alone, and dS = P * (dP - delta), times the slope of a softcap. */
+static void recompute_tile(const ScoreRule *rule, const GradientTiles *t, int i, int rows, int j,
+                           int cols)
+{
+    const int d = t->door.d;
+    const float cap = rule->softcap;
+    score_block(rule, t->Q_i, d, i, rows, t->K_j, d, j, cols, d, t->P, cols);
+    matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
+           cols); /* dP = dO_i V_j^T */
+    for (int r = 0; r < rows; r++) {
+        float *S_r = t->P + r * cols, *dS_r = t->dS + r * cols;
+        /* A row without keys has lse = -inf, and all its S are -inf: exp(-inf - 0) = 0. */
+        const float lse = t->lse_i[r] == -INFINITY ? 0.0f : t->lse_i[r];
+        for (int c = 0; c < cols; c++)
+            dS_r[c] -= t->delta_i[r];
+        for (int c = 0; cap > 0.0f && c < cols; c++) /* slope of cap * tanh(s / cap) */
+            dS_r[c] *= S_r[c] == -INFINITY ? 0.0f : 1.0f - (S_r[c] / cap) * (S_r[c] / cap);
+        softmax_exp_row(S_r, S_r, cols, lse); /* P, with no maximum and no division */
+        for (int c = 0; c < cols; c++) {
+            S_r[c] = S_r[c] > 1.0f ? 1.0f : S_r[c]; /* lse is rounded: P stays at most 1 */
+            dS_r[c] *= S_r[c];
+        }
+    }
+}
+
+/* One step of the inner loop, for query head h. dQ [Nq][d] is slow memory of this head. */
+static void visit_tile(const Problem *p, GradientTiles *t, float *dQ, int b, int h, int i, int j,
+                       int cols)
+{
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
+    const int d = p->d, rows = smaller(TILE_ROWS, p->Nq - i);
+    const int64_t ld = p->H * d, query = query_row(p, b, h, i);
+    if (sees_nothing(&rule, i, rows, j, cols))
+        return;
+    load_tile(&t->door, t->Q_i, (const float *)p->Q + query, ld, rows);
+    load_tile(&t->door, t->O_i, (const float *)p->O + query, ld, rows);
+    load_tile(&t->door, t->dO_i, (const float *)p->dO + query, ld, rows);
+    load_tile(&t->door, t->dQ_i, dQ + (int64_t)i * d, d, rows);
+    load_floats(&t->door, t->lse_i, p->lse + lse_row(p, b, h, i), rows);
+    clear_empty(t, rows);
+
+    for (int r = 0; r < rows; r++) {
         t->delta_i[r] = 0.0f;
-        for (int64_t x = 0; x < d; x++)
+        for (int x = 0; x < d; x++)
             t->delta_i[r] += t->dO_i[r * d + x] * t->O_i[r * d + x];
     }
-    gradient_scores(args, t, i, rows, j, cols);
+    recompute_tile(&rule, t, i, rows, j, cols);
     matmul(TRANSPOSED, AS_IS, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f, t->dV_j, d);
-    matmul(AS_IS, AS_IS, rows, d, cols, args->scale, t->dS, cols, t->K_j, d, 1.0f, t->dQ_i, d);
-    matmul(TRANSPOSED, AS_IS, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d, 1.0f, t->dK_j, d);
+    matmul(AS_IS, AS_IS, rows, d, cols, p->scale, t->dS, cols, t->K_j, d, 1.0f, t->dQ_i, d);
+    matmul(TRANSPOSED, AS_IS, cols, d, rows, p->scale, t->dS, cols, t->Q_i, d, 1.0f, t->dK_j, d);
 
-    store_floats(&t->door, dQ + i * d, t->dQ_i, rows * d);
+    store_tile(&t->door, dQ + (int64_t)i * d, d, t->dQ_i, rows);
 }
 
 /* dQ to its tensor at the end: through fast memory like everything else. */
-static void finish_queries(const AttnArgs *args, GradientTiles *t, const float *dQ, int64_t b,
-                           int64_t h)
+static void finish_queries(const Problem *p, GradientTiles *t, const float *dQ, int b, int h)
 {
-    const int64_t d = args->shape.d, Nq = args->shape.Nq;
-    for (int64_t i = 0; i < Nq; i += TILE_ROWS) {
-        const int64_t rows = smaller(TILE_ROWS, Nq - i);
-        load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
-        store_tile(&t->door, &args->dQ, b, h, i, rows, t->dQ_i);
+    for (int i = 0; i < p->Nq; i += TILE_ROWS) {
+        const int rows = smaller(TILE_ROWS, p->Nq - i);
+        load_tile(&t->door, t->dQ_i, dQ + (int64_t)i * p->d, p->d, rows);
+        store_tile(&t->door, (float *)p->dQ + query_row(p, b, h, i), p->H * p->d, t->dQ_i, rows);
     }
 }
 
-/* One kv head with the query heads of its group. dQ [group][Nq][d] float32: with 16-bit tensors,
- * adding in the tensor itself would round once for every tile of keys. */
-static void backward_group(const AttnArgs *args, GradientTiles *t, float *dQ, int64_t b,
-                           int64_t h_kv)
+/* One kv head with the query heads of its group. dQ [group][Nq][d] */
+static void backward_group(const Problem *p, GradientTiles *t, float *dQ, int b, int h_kv)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t d = n->d, group = n->H / n->Hkv;
-    start_floats(t, dQ, group * n->Nq * d);
-    for (int64_t j = 0; j < n->Nk; j += TILE_KEYS) {
-        const int64_t cols = smaller(TILE_KEYS, n->Nk - j);
-        load_tile(&t->door, &args->K, b, h_kv, j, cols, t->K_j);
-        load_tile(&t->door, &args->V, b, h_kv, j, cols, t->V_j);
-        memset(t->dK_j, 0, (size_t)(cols * d) * sizeof *t->dK_j);
-        memset(t->dV_j, 0, (size_t)(cols * d) * sizeof *t->dV_j);
-        for (int64_t g = 0; g < group; g++) /* all of them read K_j and V_j: they share the sums */
-            for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
-                const int64_t rows = smaller(TILE_ROWS, n->Nq - i);
-                if (!attn_sees_nothing(args, i, rows, j, cols))
-                    visit_tile(args, t, dQ + g * n->Nq * d, b, h_kv * group + g, i, rows, j, cols);
-            }
-        store_tile(&t->door, &args->dK, b, h_kv, j, cols, t->dK_j);
-        store_tile(&t->door, &args->dV, b, h_kv, j, cols, t->dV_j);
+    const int group = p->H / p->Hkv;
+    const int64_t ld = p->Hkv * p->d, floats = (int64_t)p->Nq * p->d; /* of a query head */
+    start_floats(t, dQ, group * floats);
+    for (int j = 0; j < p->Nk; j += TILE_KEYS) {
+        const int cols = smaller(TILE_KEYS, p->Nk - j);
+        const int64_t key = key_row(p, b, h_kv, j);
+        load_tile(&t->door, t->K_j, (const float *)p->K + key, ld, cols);
+        load_tile(&t->door, t->V_j, (const float *)p->V + key, ld, cols);
+        memset(t->dK_j, 0, (size_t)(cols * p->d) * sizeof *t->dK_j);
+        memset(t->dV_j, 0, (size_t)(cols * p->d) * sizeof *t->dV_j);
+        for (int g = 0; g < group; g++) /* all of them read K_j and V_j: they share the sums */
+            for (int i = 0; i < p->Nq; i += TILE_ROWS)
+                visit_tile(p, t, dQ + g * floats, b, h_kv * group + g, i, j, cols);
+        store_tile(&t->door, (float *)p->dK + key, ld, t->dK_j, cols);
+        store_tile(&t->door, (float *)p->dV + key, ld, t->dV_j, cols);
     }
-    for (int64_t g = 0; g < group; g++)
-        finish_queries(args, t, dQ + g * n->Nq * d, b, h_kv * group + g);
+    for (int g = 0; g < group; g++)
+        finish_queries(p, t, dQ + g * floats, b, h_kv * group + g);
 }
 
-FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args)
+/* Of a thread: its tiles, and dQ of the group that it works on. */
+static int64_t thread_floats(const Problem *p)
 {
-    return flash_tiles_of(&args->shape, TILE_ROWS, TILE_KEYS);
+    return gradient_floats(p->d) + (int64_t)p->H / p->Hkv * p->Nq * p->d;
 }
 
-AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args)
+static void backward(const Problem *p)
 {
-    return flash_backward_fa1(args, NULL);
-}
-
-AttnStatus flash_backward_fa1(const AttnArgs *args, FlashTraffic *traffic)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t heads = n->B * n->Hkv, tile_floats = gradient_tiles_floats(n->d);
-    const int64_t floats = tile_floats + n->H / n->Hkv * n->Nq * n->d;
-    const int threads = heads < args->threads ? (int)heads : args->threads;
-    FlashTraffic sum = {0, 0, 0, 0, 0};
-    float *workspace = workspace_alloc((size_t)(threads * floats) * sizeof *workspace);
-    if (!workspace)
-        return ATTN_NO_MEMORY;
+    const int heads = p->B * p->Hkv, threads = smaller(heads, p->threads);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        float *mine = workspace + thread * floats;
-        GradientTiles tiles = gradient_tiles_place(mine, n->d);
-        for (int64_t head = thread; head < heads; head += threads)
-            backward_group(args, &tiles, mine + tile_floats, head / n->Hkv, head % n->Hkv);
-#pragma omp critical(fa1_backward_traffic)
-        traffic_add(&sum, &tiles.door.traffic);
+        float *mine = (float *)p->work + thread * thread_floats(p);
+        GradientTiles tiles = place_gradients(mine, p->d);
+        for (int head = thread; head < heads; head += threads)
+            backward_group(p, &tiles, mine + gradient_floats(p->d), head / p->Hkv, head % p->Hkv);
+        report_moved(&tiles.door);
     }
-    if (traffic)
-        *traffic = sum;
-    workspace_free(workspace);
-    return ATTN_OK;
 }
+
+static int64_t work(const Problem *p, int backward)
+{
+    (void)backward;
+    return (int64_t)sizeof(float) * smaller(p->B * p->Hkv, p->threads) * thread_floats(p);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    (void)p;
+    return (Tiles){TILE_ROWS, TILE_KEYS};
+}
+
+RUNG(flash_backward, v0_fa1_backward,
+     "recompute S and P tile by tile, dQ back to slow memory each step", F32, NULL, backward, work,
+     tiles, FULL);

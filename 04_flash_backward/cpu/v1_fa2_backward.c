@@ -19,162 +19,174 @@
  * keys are cut into a few parts that follow from the shape, not from the number of threads; each
  * part adds to a dQ of its own, tile after tile, and at the end the parts are added in order.
  *
- * Interface:
- * - flash_backward_v1_fa2_backward; flash_backward_fa2, the same with what was counted.
+ * Why delta = rowsum(dO * O)? The softmax Jacobian asks for sum_j P_ij dP_ij, a sum over all keys.
+ * With dP_ij = sum_x dO_ix V_jx the two sums may be swapped:
+ *
+ *     sum_j P_ij sum_x dO_ix V_jx = sum_x dO_ix sum_j P_ij V_jx = sum_x dO_ix O_ix
+ *
+ * So a sum over N keys, which would need all tiles of a row first, becomes one over d channels.
+ *
+ * Interface: the rung of stage 04 with delta once and tiles of keys side by side; it takes a mask
+ * and a softcap too, and what moves is counted.
  */
-#include "attention/backward/backward_library.h"
-#include "gradient_tiles.h"
-#include "tensor.h"
+#include "problem.h"
+#include "units/exp.h"
+#include "units/gradient_tiles.h"
+#include "units/scores.h"
 
 #define WANTED_TASKS 16 /* (batch, kv head, part): enough for the threads of a small machine */
 
-static int64_t part_count(const AttnShape *n)
+static int64_t smaller(int64_t a, int64_t b)
 {
-    const int64_t tiles = (n->Nk + TILE_KEYS - 1) / TILE_KEYS;
-    const int64_t wanted = (WANTED_TASKS + n->B * n->Hkv - 1) / (n->B * n->Hkv);
-    return smaller(tiles, wanted);
+    return a < b ? a : b;
 }
 
-/* All queries of the group for one tile of keys. dQ [group][Nq][d] of this part. */
-static void visit_keys(const AttnArgs *args, const float *delta, GradientTiles *t, float *dQ,
-                       int64_t b, int64_t h_kv, int64_t j, int64_t cols)
+/* Parts of the keys of a kv head: by the shape alone, or more threads would give other bits. */
+static int64_t parts_of(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t d = n->d, group = n->H / n->Hkv;
-    for (int64_t g = 0; g < group; g++)
-        for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
-            const int64_t rows = smaller(TILE_ROWS, n->Nq - i), h = h_kv * group + g;
-            const int64_t row = (b * n->H + h) * n->Nq + i;
-            if (attn_sees_nothing(args, i, rows, j, cols))
-                continue;
-            load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
-            load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
-            load_floats(&t->door, t->lse_i, args->lse + row, rows);
-            attn_clear_empty(t->lse_i, rows, d, t->dO_i);
-            load_floats(&t->door, t->delta_i, delta + row, rows);
-            load_floats(&t->door, t->dQ_i, dQ + (g * n->Nq + i) * d, rows * d);
-            gradient_scores(args, t, i, rows, j, cols);
-            matmul(TRANSPOSED, AS_IS, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f, t->dV_j,
-                   d);
-            matmul(TRANSPOSED, AS_IS, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d, 1.0f,
-                   t->dK_j, d);
-            matmul(AS_IS, AS_IS, rows, d, cols, args->scale, t->dS, cols, t->K_j, d, 1.0f, t->dQ_i,
-                   d);
-            store_floats(&t->door, dQ + (g * n->Nq + i) * d, t->dQ_i, rows * d);
+    const int64_t kv_heads = p->B * p->Hkv;
+    return smaller((p->Nk + TILE_KEYS - 1) / TILE_KEYS, (WANTED_TASKS + kv_heads - 1) / kv_heads);
+}
+
+/* delta [B][H][Nq]. A row without keys: 0, whatever stands in its dO. */
+static void make_delta(const Problem *p, float *delta)
+{
+    const int64_t rows = (int64_t)p->B * p->H * p->Nq;
+#pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t head = row / p->Nq; /* batch * H + h */
+        const int64_t at = query_row(p, (int)(head / p->H), (int)(head % p->H), (int)(row % p->Nq));
+        const float *O_i = (const float *)p->O + at, *dO_i = (const float *)p->dO + at;
+        delta[row] = 0.0f;
+        for (int x = 0; x < p->d && p->lse[row] != -INFINITY; x++)
+            delta[row] += dO_i[x] * O_i[x];
+    }
+    access_counts_add(2 * rows * p->d, rows);
+}
+
+/* P and dS of a tile, in v0's words. */
+static void recompute_tile(const ScoreRule *rule, const GradientTiles *t, int i, int rows, int j,
+                           int cols)
+{
+    const int d = t->door.d;
+    const float cap = rule->softcap;
+    score_block(rule, t->Q_i, d, i, rows, t->K_j, d, j, cols, d, t->P, cols);
+    matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
+           cols); /* dP = dO_i V_j^T */
+    for (int r = 0; r < rows; r++) {
+        float *S_r = t->P + r * cols, *dS_r = t->dS + r * cols;
+        /* A row without keys has lse = -inf, and all its S are -inf: exp(-inf - 0) = 0. */
+        const float lse = t->lse_i[r] == -INFINITY ? 0.0f : t->lse_i[r];
+        for (int c = 0; c < cols; c++)
+            dS_r[c] -= t->delta_i[r];
+        for (int c = 0; cap > 0.0f && c < cols; c++) /* slope of cap * tanh(s / cap) */
+            dS_r[c] *= S_r[c] == -INFINITY ? 0.0f : 1.0f - (S_r[c] / cap) * (S_r[c] / cap);
+        softmax_exp_row(S_r, S_r, cols, lse); /* P, with no maximum and no division */
+        for (int c = 0; c < cols; c++) {
+            S_r[c] = S_r[c] > 1.0f ? 1.0f : S_r[c]; /* lse is rounded: P stays at most 1 */
+            dS_r[c] *= S_r[c];
         }
+    }
+}
+
+/* Queries i .. of head h for one tile of keys. dQ [Nq][d] of this head and part. */
+static void visit_tile(const Problem *p, const float *delta, GradientTiles *t, float *dQ, int b,
+                       int h, int i, int j, int cols)
+{
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
+    const int d = p->d, rows = (int)smaller(TILE_ROWS, p->Nq - i);
+    const int64_t ld = p->H * d, query = query_row(p, b, h, i);
+    if (sees_nothing(&rule, i, rows, j, cols))
+        return;
+    load_tile(&t->door, t->Q_i, (const float *)p->Q + query, ld, rows);
+    load_tile(&t->door, t->dO_i, (const float *)p->dO + query, ld, rows);
+    load_tile(&t->door, t->dQ_i, dQ + (int64_t)i * d, d, rows);
+    load_floats(&t->door, t->lse_i, p->lse + lse_row(p, b, h, i), rows);
+    load_floats(&t->door, t->delta_i, delta + lse_row(p, b, h, i), rows);
+    clear_empty(t, rows);
+    recompute_tile(&rule, t, i, rows, j, cols);
+    matmul(TRANSPOSED, AS_IS, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f, t->dV_j, d);
+    matmul(TRANSPOSED, AS_IS, cols, d, rows, p->scale, t->dS, cols, t->Q_i, d, 1.0f, t->dK_j, d);
+    matmul(AS_IS, AS_IS, rows, d, cols, p->scale, t->dS, cols, t->K_j, d, 1.0f, t->dQ_i, d);
+    store_tile(&t->door, dQ + (int64_t)i * d, d, t->dQ_i, rows);
 }
 
 /* Tiles part, part + parts, ... of one kv head: under a causal mask the early tiles of keys are
- * seen by many more queries than the late ones. */
-static void backward_part(const AttnArgs *args, const float *delta, GradientTiles *t,
-                          FlashSums sums, float *dQ, int64_t b, int64_t h_kv, int64_t part,
-                          int64_t parts)
+ * seen by many more queries than the late ones. dQ [group][Nq][d] of this part. */
+static void backward_part(const Problem *p, const float *delta, GradientTiles *t, float *dQ, int b,
+                          int h_kv, int64_t part)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t d = n->d;
-    start_floats(t, dQ, n->H / n->Hkv * n->Nq * d);
-    for (int64_t j = part * TILE_KEYS; j < n->Nk; j += parts * TILE_KEYS) {
-        const int64_t cols = smaller(TILE_KEYS, n->Nk - j);
-        load_tile(&t->door, &args->K, b, h_kv, j, cols, t->K_j);
-        load_tile(&t->door, &args->V, b, h_kv, j, cols, t->V_j);
-        memset(t->dK_j, 0, (size_t)(cols * d) * sizeof *t->dK_j);
-        memset(t->dV_j, 0, (size_t)(cols * d) * sizeof *t->dV_j);
-        visit_keys(args, delta, t, dQ, b, h_kv, j, cols);
-        count_loads(&t->door, 2 * cols * d, sizeof(float)); /* the sums below, and back */
-        count_stores(&t->door, 2 * cols * d, sizeof(float));
-        for (int64_t c = 0; c < cols; c++) { /* nobody else has these keys */
-            float *dK = head_floats(sums.dK, b, j + c, h_kv, n->Nk, n->Hkv, d);
-            float *dV = head_floats(sums.dV, b, j + c, h_kv, n->Nk, n->Hkv, d);
-            for (int64_t x = 0; x < d; x++) {
-                dK[x] += t->dK_j[c * d + x];
-                dV[x] += t->dV_j[c * d + x];
-            }
+    const int group = p->H / p->Hkv;
+    const int64_t ld = p->Hkv * p->d, floats = (int64_t)p->Nq * p->d; /* of a query head */
+    start_floats(t, dQ, group * floats);
+    for (int64_t j = part * TILE_KEYS; j < p->Nk; j += parts_of(p) * TILE_KEYS) {
+        const int cols = (int)smaller(TILE_KEYS, p->Nk - j);
+        const int64_t key = key_row(p, b, h_kv, (int)j);
+        load_tile(&t->door, t->K_j, (const float *)p->K + key, ld, cols);
+        load_tile(&t->door, t->V_j, (const float *)p->V + key, ld, cols);
+        memset(t->dK_j, 0, (size_t)(cols * p->d) * sizeof *t->dK_j);
+        memset(t->dV_j, 0, (size_t)(cols * p->d) * sizeof *t->dV_j);
+        for (int g = 0; g < group; g++)
+            for (int i = 0; i < p->Nq; i += TILE_ROWS)
+                visit_tile(p, delta, t, dQ + g * floats, b, h_kv * group + g, i, (int)j, cols);
+        store_tile(&t->door, (float *)p->dK + key, ld, t->dK_j, cols); /* nobody else has them */
+        store_tile(&t->door, (float *)p->dV + key, ld, t->dV_j, cols);
+    }
+}
+
+/* dQ of each query = the parts, first to last. parts_dQ [B][Hkv][parts][group][Nq][d] */
+static void add_parts(const Problem *p, const float *parts_dQ)
+{
+    const int64_t heads = (int64_t)p->B * p->H, group = p->H / p->Hkv, parts = parts_of(p);
+#pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
+    for (int64_t row = 0; row < heads * p->Nq; row++) {
+        const int64_t head = row / p->Nq, i = row % p->Nq; /* head: batch * H + h */
+        float *dQ = (float *)p->dQ + query_row(p, (int)(head / p->H), (int)(head % p->H), (int)i);
+        memset(dQ, 0, (size_t)p->d * sizeof *dQ);
+        for (int64_t part = 0; part < parts; part++) {
+            const int64_t task = head / group * parts + part;
+            const float *from = parts_dQ + ((task * group + head % group) * p->Nq + i) * p->d;
+            for (int x = 0; x < p->d; x++)
+                dQ[x] += from[x];
         }
     }
+    access_counts_add(parts * heads * p->Nq * p->d, heads * p->Nq * p->d);
 }
 
-/* dQ of one query row += the parts, first to last. parts_dQ [B][Hkv][parts][group][Nq][d] */
-static void add_parts(const AttnShape *n, const float *parts_dQ, int64_t parts, FlashSums sums,
-                      int64_t row)
+static void backward(const Problem *p)
 {
-    const int64_t d = n->d, group = n->H / n->Hkv;
-    const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
-    float *dQ = head_floats(sums.dQ, b, i, h, n->Nq, n->H, d);
-    for (int64_t part = 0; part < parts; part++) {
-        const int64_t task = (b * n->Hkv + h / group) * parts + part;
-        const float *from = parts_dQ + ((task * group + h % group) * n->Nq + i) * d;
-        for (int64_t x = 0; x < d; x++)
-            dQ[x] += from[x];
-    }
-}
-
-/* The loops. counted has the parts' counters in it afterwards. */
-static AttnStatus add_block(const AttnArgs *args, const float *delta, FlashSums sums,
-                            FastMemory *counted)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t parts = part_count(n), tasks = n->B * n->Hkv * parts;
-    const int64_t tile_floats = gradient_tiles_floats(n->d);
-    const int64_t dQ_floats = n->H / n->Hkv * n->Nq * n->d; /* of one task */
-    const int64_t all_floats = n->B * n->H * n->Nq * n->d;
-    const int threads = tasks < args->threads ? (int)tasks : args->threads;
-    float *workspace =
-        workspace_alloc((size_t)(threads * tile_floats + tasks * dQ_floats) * sizeof *workspace);
-    if (!workspace)
-        return ATTN_NO_MEMORY;
-    float *parts_dQ = workspace + threads * tile_floats;
+    const int64_t parts = parts_of(p), tasks = p->B * p->Hkv * parts;
+    const int64_t dQ_floats = (int64_t)p->H / p->Hkv * p->Nq * p->d; /* of a task */
+    const int threads = (int)smaller(tasks, p->threads);
+    float *delta = p->work, *parts_dQ = delta + (int64_t)p->B * p->H * p->Nq;
+    float *of_threads = parts_dQ + tasks * dQ_floats;
+    make_delta(p, delta);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        GradientTiles tiles = gradient_tiles_place(workspace + thread * tile_floats, n->d);
-        for (int64_t task = thread; task < tasks; task += threads)
-            backward_part(args, delta, &tiles, sums, parts_dQ + task * dQ_floats,
-                          task / parts / n->Hkv, task / parts % n->Hkv, task % parts, parts);
-#pragma omp critical(fa2_backward_traffic)
-        traffic_add(&counted->traffic, &tiles.door.traffic);
+        GradientTiles t = place_gradients(of_threads + thread * gradient_floats(p->d), p->d);
+        for (int64_t task = thread; task < tasks; task += threads) {
+            const int kv = (int)(task / parts); /* batch * Hkv + kv head */
+            backward_part(p, delta, &t, parts_dQ + task * dQ_floats, kv / p->Hkv, kv % p->Hkv,
+                          task % parts);
+        }
+        report_moved(&t.door);
     }
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++)
-        add_parts(n, parts_dQ, parts, sums, row);
-    count_loads(counted, (parts + 1) * all_floats, sizeof(float));
-    count_stores(counted, all_floats, sizeof(float));
-    workspace_free(workspace);
-    return ATTN_OK;
+    add_parts(p, parts_dQ);
 }
 
-AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic)
+static int64_t work(const Problem *p, int backward)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t q = n->B * n->H * n->Nq * n->d, k = n->B * n->Hkv * n->Nk * n->d;
-    const size_t element = dtype_size(args->Q.dtype);
-    FastMemory counted;
-    const float *delta;
-    FlashSums sums;
-    float *memory = flash_pass_start(args, &delta, &sums);
-    AttnStatus status;
-    if (!memory)
-        return ATTN_NO_MEMORY;
-    memset(&counted, 0, sizeof counted);
-    count_loads(&counted, 2 * q, element);                                  /* O and dO for delta */
-    count_stores(&counted, n->B * n->H * n->Nq + q + 2 * k, sizeof(float)); /* delta, zeros */
-    status = add_block(args, delta, sums, &counted);
-    if (status == ATTN_OK)
-        flash_sums_store(args, sums);
-    count_loads(&counted, q + 2 * k, sizeof(float));
-    count_stores(&counted, q + 2 * k, element);
-    workspace_free(memory);
-    if (traffic)
-        *traffic = counted.traffic;
-    return status;
+    const int64_t parts = parts_of(p), threads = smaller(p->B * p->Hkv * parts, p->threads);
+    (void)backward;
+    return (int64_t)sizeof(float) *
+           (p->B * p->H * (int64_t)p->Nq * (parts * p->d + 1) + threads * gradient_floats(p->d));
 }
 
-FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args)
+static Tiles tiles(const Problem *p)
 {
-    FlashTiles tiles = flash_tiles_of(&args->shape, TILE_ROWS, TILE_KEYS);
-    tiles.splits = part_count(&args->shape);
-    return tiles;
+    (void)p;
+    return (Tiles){TILE_ROWS, TILE_KEYS};
 }
 
-AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args)
-{
-    return flash_backward_fa2(args, NULL);
-}
+RUNG(flash_backward, v1_fa2_backward, "delta once, lse only, tiles of keys side by side", F32, NULL,
+     backward, work, tiles, FULL);

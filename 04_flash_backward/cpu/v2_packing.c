@@ -25,29 +25,30 @@
  * work, 4, where a core with two multiply-add units of 4 cycles each needs 8, and it asks the L2
  * cache for a vector with every multiply-add. The next rung cures both.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
- * processor holds the choice, at the end of the file.
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
+ * processor holds the choice (EACH_ISA) and registers the rung.
  *
- * Interface: flash_backward_v2_packing (flash_backward.h). Float32.
+ * Interface: the rung of stage 04 that packs every operand; float32.
  */
 #include <math.h>
 #include <string.h>
 
-#include "attn_config.h"
-#include "flash_backward.h"
+#include "problem.h"
 #include "units/exp.h"
 #include "units/vector.h"
 
 #define VECTORS      4
 #define PANEL        (VECTORS * LANES)
-#define KEYS         FLASH_BACKWARD_PACKED_KEYS    /* of a block */
-#define QUERIES      FLASH_BACKWARD_PACKED_QUERIES /* of a block: whole panels */
-#define S_ROW        (QUERIES + 16)                /* no power of 2: rows would fight for L1 */
-#define WANTED_TASKS 8                             /* (batch, kv head, part): for so many threads */
+#define MOST_PANEL   (VECTORS * MOST_LANES)
+#define KEYS         120            /* of a block */
+#define QUERIES      192            /* of a block: whole panels */
+#define S_ROW        (QUERIES + 16) /* no power of 2: rows would fight for L1 */
+#define STRIP        1              /* no strips yet: one key */
+#define WANTED_TASKS 8              /* (batch, kv head, part): for so many threads */
 
 /* A query head, laid out. Rows from Nq on, up to whole panels, are zeros. */
 typedef struct QueryHead {
-    float *Q_panels, *dO_panels; /* [rows / PANEL][d][PANEL]; Q times the scale */
+    float *Q_panels, *dO_panels; /* [rows / PANEL][d][PANEL]; Q times a factor: the scale */
     float *Q_pieces, *dO_pieces; /* [channels / PANEL][rows][PANEL] */
     float *lse;                  /* [rows] +inf where a row sees no key, so that P = 0 */
     float *delta;                /* [rows] */
@@ -56,19 +57,23 @@ typedef struct QueryHead {
 /* What one thread works in: a block of keys from key j on. */
 typedef struct KeyBlock {
     int64_t j, count;
-    float *K, *V;    /* [KEYS][d] */
+    float *K, *V;    /* [KEYS / strip][d][strip] */
     float *K_pieces; /* [channels / PANEL][KEYS][PANEL] */
     float *dK, *dV;  /* [KEYS][channels]; dK without the scale */
-    float *S;        /* [S_ROW] scores of one key, then P */
+    float *S;        /* [strip][S_ROW] scores of a strip of keys, then P */
     float *dS;       /* [KEYS][S_ROW] dP, then dS */
 } KeyBlock;
 
-/* Sizes that follow from the shape, and where things lie in the workspace. */
+/* Sizes that follow from the problem, and where things lie in the work space. */
 typedef struct Plan {
-    int64_t rows, channels; /* Nq and d, rounded up to whole panels */
+    int64_t Nq, Nk, d;
+    int64_t from, to;       /* query i sees key j when from <= j - i <= to */
+    int64_t strip;          /* keys that are worked on at a time */
+    int64_t rows, channels; /* Nq and d, rounded up to whole strips and panels */
     int64_t group, parts;   /* query heads of a kv head; dQ that its keys are dealt out to */
-    float *heads;           /* [B * H][head_floats] QueryHead */
-    float *dQ;              /* [B * Hkv][parts][group][rows][channels], without the scale */
+    int64_t slots;          /* kv heads that are in work at a time */
+    float *heads;           /* [slots][group][head_floats] QueryHead */
+    float *dQ;              /* [slots][parts][group][rows][channels], without the scale */
     float *blocks;          /* [threads][block_floats] KeyBlock */
 } Plan;
 
@@ -82,35 +87,79 @@ static int64_t round_up(int64_t a, int64_t b)
     return (a + b - 1) / b * b;
 }
 
-/* --- who sees whom -------------------------------------------------------------------------------
- * Query i stands at key i + shift. With `own` = i + shift it sees keys own - left .. own + right,
- * and key j is seen by the queries j - shift - right .. j - shift + left. A limit may be as large
- * as an int64 can be, so nothing is added to it before it is known to be small. */
+/* --- where things lie --------------------------------------------------------------------------*/
 
-static int64_t first_seen(int64_t own, int64_t reach, int64_t count)
+/* The sizes that `panel` columns and strips of `strip` keys make, with all kv heads in work. Parts
+ * follow from the shape alone, or more threads would give other bits. */
+static void size_plan(Plan *plan, int64_t kv_heads, int64_t panel, int64_t strip)
 {
-    return reach >= 0 && own > reach ? smaller(own - reach, count) : 0;
+    plan->strip = strip;
+    plan->rows = round_up(round_up(plan->Nq, strip), panel);
+    plan->channels = round_up(plan->d, panel);
+    plan->parts = smaller((plan->Nk + KEYS - 1) / KEYS, (WANTED_TASKS + kv_heads - 1) / kv_heads);
+    plan->slots = kv_heads;
 }
 
-static int64_t end_seen(int64_t own, int64_t reach, int64_t count)
+static int64_t head_floats(const Plan *plan)
 {
-    if (reach < 0 || reach >= count - 1 - own)
-        return count;
-    return own + reach + 1 > 0 ? own + reach + 1 : 0;
+    return 2 * plan->rows * (plan->d + plan->channels + 1);
 }
 
-static int64_t shift_of(const AttnArgs *args)
+static int64_t block_floats(const Plan *plan)
 {
-    return attn_position(args->positions_q, 0).position -
-           attn_position(args->positions_k, 0).position;
+    return 2 * round_up(KEYS * plan->d, 16) + KEYS * (3 * plan->channels + S_ROW) +
+           plan->strip * S_ROW;
 }
 
-/* --- packing -----------------------------------------------------------------------------------*/
-
-static const float *row_of(const Tensor *t, int64_t b, int64_t n, int64_t h)
+static int64_t plan_floats(const Plan *plan, int threads)
 {
-    return (const float *)t->data + tensor_offset(t, b, n, h);
+    return plan->slots * plan->group *
+               (head_floats(plan) + plan->parts * plan->rows * plan->channels) +
+           threads * block_floats(plan);
 }
+
+static void place_plan(Plan *plan, float *work)
+{
+    const int64_t heads = plan->slots * plan->group;
+    plan->heads = work;
+    plan->dQ = plan->heads + heads * head_floats(plan);
+    plan->blocks = plan->dQ + heads * plan->parts * plan->rows * plan->channels;
+}
+
+/* Query head g of the kv head in a slot. */
+static QueryHead query_head(const Plan *plan, int64_t slot, int64_t g)
+{
+    QueryHead head;
+    head.Q_panels = plan->heads + (slot * plan->group + g) * head_floats(plan);
+    head.dO_panels = head.Q_panels + plan->rows * plan->d;
+    head.Q_pieces = head.dO_panels + plan->rows * plan->d;
+    head.dO_pieces = head.Q_pieces + plan->rows * plan->channels;
+    head.lse = head.dO_pieces + plan->rows * plan->channels;
+    head.delta = head.lse + plan->rows;
+    return head;
+}
+
+static KeyBlock key_block(const Plan *plan, int thread)
+{
+    KeyBlock block;
+    block.j = block.count = 0;
+    block.K = plan->blocks + thread * block_floats(plan);
+    block.V = block.K + round_up(KEYS * plan->d, 16);
+    block.K_pieces = block.V + round_up(KEYS * plan->d, 16);
+    block.dK = block.K_pieces + KEYS * plan->channels;
+    block.dV = block.dK + KEYS * plan->channels;
+    block.S = block.dV + KEYS * plan->channels;
+    block.dS = block.S + plan->strip * S_ROW;
+    return block;
+}
+
+/* The dQ [rows][channels] that a part of the keys adds up, of query head g. */
+static float *part_dQ(const Plan *plan, int64_t slot, int64_t part, int64_t g)
+{
+    return plan->dQ + ((slot * plan->parts + part) * plan->group + g) * plan->rows * plan->channels;
+}
+
+/* --- packing, and back -------------------------------------------------------------------------*/
 
 /* Row r of [channels / PANEL][rows][PANEL]; from NULL: zeros. */
 static void pack_piece(const float *from, int64_t d, int64_t rows, int64_t r, float *to)
@@ -124,51 +173,68 @@ static void pack_piece(const float *from, int64_t d, int64_t rows, int64_t r, fl
     }
 }
 
-/* Row i of [rows / PANEL][d][PANEL]; from NULL: zeros. */
-static void pack_column(const float *from, int64_t d, int64_t i, float factor, float *to)
+/* Row i of [rows / width][d][width]; from NULL: zeros. */
+static void pack_column(const float *from, int64_t d, int64_t i, int64_t width, float factor,
+                        float *to)
 {
-    float *column = to + i / PANEL * PANEL * d + i % PANEL;
+    float *column = to + i / width * width * d + i % width;
     for (int64_t x = 0; x < d; x++)
-        column[x * PANEL] = from ? factor * from[x] : 0.0f;
+        column[x * width] = from ? factor * from[x] : 0.0f;
 }
 
-/* Query i of head h. A row without keys gives nothing, whatever stands in its Q and dO. */
-static void pack_query(const AttnArgs *args, const Plan *p, const QueryHead *head, int64_t b,
-                       int64_t h, int64_t i)
+/* Query i: Q, dO, O [d]. lse and Q_panels count in units of 1 / `unit`. A row without keys (lse is
+ * -inf) gives nothing, whatever stands in its Q and dO. */
+static void pack_query(const Plan *plan, const QueryHead *head, int64_t i, const float *Q,
+                       const float *dO, const float *O, float lse, float scale, float unit)
 {
-    const AttnShape *n = &args->shape;
-    const float lse = i < n->Nq ? args->lse[(b * n->H + h) * n->Nq + i] : -INFINITY;
-    const float *Q = NULL, *dO = NULL;
-    head->lse[i] = lse == -INFINITY ? INFINITY : lse;
+    const int empty = lse == -INFINITY;
+    head->lse[i] = empty ? INFINITY : lse * unit;
     head->delta[i] = 0.0f;
-    if (lse != -INFINITY) {
-        const float *O = row_of(&args->O, b, i, h);
-        Q = row_of(&args->Q, b, i, h);
-        dO = row_of(&args->dO, b, i, h);
-        for (int64_t x = 0; x < n->d; x++)
-            head->delta[i] += dO[x] * O[x];
-    }
-    pack_column(Q, n->d, i, args->scale, head->Q_panels);
-    pack_column(dO, n->d, i, 1.0f, head->dO_panels);
-    pack_piece(Q, n->d, p->rows, i, head->Q_pieces);
-    pack_piece(dO, n->d, p->rows, i, head->dO_pieces);
+    for (int64_t x = 0; x < plan->d && !empty; x++)
+        head->delta[i] += dO[x] * O[x];
+    pack_column(empty ? NULL : Q, plan->d, i, PANEL, scale * unit, head->Q_panels);
+    pack_column(empty ? NULL : dO, plan->d, i, PANEL, 1.0f, head->dO_panels);
+    pack_piece(empty ? NULL : Q, plan->d, plan->rows, i, head->Q_pieces);
+    pack_piece(empty ? NULL : dO, plan->d, plan->rows, i, head->dO_pieces);
 }
 
-/* Keys j .. of kv head h_kv; their sums become 0. */
-static void pack_keys(const AttnArgs *args, const Plan *p, KeyBlock *block, int64_t b, int64_t h_kv,
-                      int64_t j)
+/* Keys j .. of a kv head, up to whole strips, their rows ld floats apart; their sums become 0. */
+static void pack_keys(const Plan *plan, KeyBlock *block, int64_t j, const float *K, const float *V,
+                      int64_t ld)
 {
-    const int64_t d = args->shape.d;
     block->j = j;
-    block->count = smaller(KEYS, args->shape.Nk - j);
-    for (int64_t r = 0; r < block->count; r++) {
-        const float *K = row_of(&args->K, b, j + r, h_kv), *V = row_of(&args->V, b, j + r, h_kv);
-        memcpy(block->K + r * d, K, (size_t)d * sizeof *K);
-        memcpy(block->V + r * d, V, (size_t)d * sizeof *V);
-        pack_piece(K, d, KEYS, r, block->K_pieces);
+    block->count = smaller(KEYS, plan->Nk - j);
+    for (int64_t r = 0; r < round_up(block->count, plan->strip); r++) {
+        const float *K_r = r < block->count ? K + r * ld : NULL;
+        const float *V_r = r < block->count ? V + r * ld : NULL;
+        pack_column(K_r, plan->d, r, plan->strip, 1.0f, block->K);
+        pack_column(V_r, plan->d, r, plan->strip, 1.0f, block->V);
+        pack_piece(K_r, plan->d, KEYS, r, block->K_pieces);
     }
-    memset(block->dK, 0, (size_t)(KEYS * p->channels) * sizeof(float));
-    memset(block->dV, 0, (size_t)(KEYS * p->channels) * sizeof(float));
+    memset(block->dK, 0, (size_t)(KEYS * plan->channels) * sizeof(float));
+    memset(block->dV, 0, (size_t)(KEYS * plan->channels) * sizeof(float));
+}
+
+/* Nobody else has these keys: their dK and dV, ld floats apart, are done. */
+static void store_keys(const Plan *plan, const KeyBlock *block, float scale, float *dK, float *dV,
+                       int64_t ld)
+{
+    for (int64_t r = 0; r < block->count; r++)
+        for (int64_t x = 0; x < plan->d; x++) {
+            dK[r * ld + x] = scale * block->dK[r * plan->channels + x];
+            dV[r * ld + x] = block->dV[r * plan->channels + x];
+        }
+}
+
+/* dQ [d] of query i of head g = scale * the parts, first to last. */
+static void add_parts(const Plan *plan, int64_t slot, int64_t g, int64_t i, float scale, float *dQ)
+{
+    for (int64_t x = 0; x < plan->d; x++) {
+        float sum = 0.0f;
+        for (int64_t part = 0; part < plan->parts; part++)
+            sum += part_dQ(plan, slot, part, g)[i * plan->channels + x];
+        dQ[x] = scale * sum;
+    }
 }
 
 /* --- one row -----------------------------------------------------------------------------------*/
@@ -227,202 +293,125 @@ static void update_row(float *S, float *dS, const float *lse, const float *delta
         dS[c] = S[c] * (dS[c] - delta[c]);
 }
 
-/* Row r, key block->j + r, with queries i .. i+QUERIES-1. */
-static void visit_row(const AttnArgs *args, const Plan *p, const KeyBlock *block,
-                      const QueryHead *head, int64_t r, int64_t i)
+/* Row r, key j = block->j + r, with queries i .. i+QUERIES-1: j - to .. j - from see it. */
+static void visit_row(const Plan *plan, const KeyBlock *block, const QueryHead *head, int64_t r,
+                      int64_t i)
 {
-    const int64_t own = block->j + r - shift_of(args), Nq = args->shape.Nq;
-    const int64_t from = first_seen(own, args->rule.right, Nq) - i, first = from > 0 ? from : 0;
-    const int64_t end = smaller(end_seen(own, args->rule.left, Nq) - i, QUERIES);
+    const int64_t j = block->j + r, from = j - plan->to - i, first = from > 0 ? from : 0;
+    const int64_t end = smaller(smaller(j - plan->from + 1, plan->Nq) - i, QUERIES);
     const int64_t start = first / PANEL * PANEL;
     float *dS = block->dS + r * S_ROW;
     if (first >= end)
         return;
-    score_row(block, head, args->shape.d, r, i, start, first, end);
+    score_row(block, head, plan->d, r, i, start, first, end);
     update_row(block->S, dS, head->lse + i, head->delta + i, start, round_up(end, PANEL));
-    add_rows(block->S + first, 1, head->dO_pieces, p->rows, i + first, end - first,
-             block->dV + r * p->channels, p->channels);
-    add_rows(dS + first, 1, head->Q_pieces, p->rows, i + first, end - first,
-             block->dK + r * p->channels, p->channels);
+    add_rows(block->S + first, 1, head->dO_pieces, plan->rows, i + first, end - first,
+             block->dV + r * plan->channels, plan->channels);
+    add_rows(dS + first, 1, head->Q_pieces, plan->rows, i + first, end - first,
+             block->dK + r * plan->channels, plan->channels);
 }
 
-/* dQ of query i + c, from the keys of the block that it sees. */
-static void add_query(const AttnArgs *args, const Plan *p, const KeyBlock *block, float *dQ,
-                      int64_t i, int64_t c)
+/* dQ of query i, row c of the block of queries, from the keys of the block that it sees. */
+static void add_query(const Plan *plan, const KeyBlock *block, float *dQ, int64_t i, int64_t c)
 {
-    const int64_t own = i + c + shift_of(args), Nk = args->shape.Nk;
-    const int64_t from = first_seen(own, args->rule.left, Nk) - block->j;
-    const int64_t first = from > 0 ? from : 0;
-    const int64_t end = smaller(end_seen(own, args->rule.right, Nk) - block->j, block->count);
+    const int64_t from = i + plan->from - block->j, first = from > 0 ? from : 0;
+    const int64_t end = smaller(i + plan->to + 1 - block->j, block->count);
     if (first < end)
         add_rows(block->dS + first * S_ROW + c, S_ROW, block->K_pieces, KEYS, first, end - first,
-                 dQ + (i + c) * p->channels, p->channels);
+                 dQ + i * plan->channels, plan->channels);
 }
 
 /* --- one block of keys -------------------------------------------------------------------------*/
 
 /* With all queries of one head; dQ [rows][channels]. */
-static void visit_head(const AttnArgs *args, const Plan *p, const KeyBlock *block,
-                       const QueryHead *head, float *dQ)
+static void visit_head(const Plan *plan, const KeyBlock *block, const QueryHead *head, float *dQ)
 {
-    const int64_t shift = shift_of(args), Nq = args->shape.Nq, last = block->j + block->count - 1;
-    const int64_t first = first_seen(block->j - shift, args->rule.right, Nq);
-    const int64_t end = end_seen(last - shift, args->rule.left, Nq);
-    for (int64_t i = first / QUERIES * QUERIES; i < end; i += QUERIES) {
+    const int64_t first = block->j - plan->to, last = block->j + block->count - 1;
+    const int64_t end = smaller(last - plan->from + 1, plan->Nq);
+    for (int64_t i = first > 0 ? first / QUERIES * QUERIES : 0; i < end; i += QUERIES) {
         for (int64_t r = 0; r < block->count; r++)
-            visit_row(args, p, block, head, r, i);
-        for (int64_t c = 0; c < smaller(QUERIES, Nq - i); c++)
-            add_query(args, p, block, dQ, i, c);
-    }
-}
-
-/* Nobody else has these keys: their dK and dV are done. */
-static void finish_keys(const AttnArgs *args, const Plan *p, const KeyBlock *block, int64_t b,
-                        int64_t h_kv)
-{
-    for (int64_t r = 0; r < block->count; r++) {
-        float *dK = (float *)args->dK.data + tensor_offset(&args->dK, b, block->j + r, h_kv);
-        float *dV = (float *)args->dV.data + tensor_offset(&args->dV, b, block->j + r, h_kv);
-        for (int64_t x = 0; x < args->shape.d; x++) {
-            dK[x] = args->scale * block->dK[r * p->channels + x];
-            dV[x] = block->dV[r * p->channels + x];
-        }
+            visit_row(plan, block, head, r, i);
+        for (int64_t c = 0; c < smaller(QUERIES, plan->Nq - i); c++)
+            add_query(plan, block, dQ, i + c, c);
     }
 }
 
 /* --- all of it ---------------------------------------------------------------------------------*/
 
-static int64_t head_floats(const Plan *p, int64_t d)
+static Plan plan_of(const Problem *p, int64_t panel, int64_t strip)
 {
-    return 2 * p->rows * (d + p->channels + 1);
+    Plan plan = {.Nq = p->Nq, .Nk = p->Nk, .d = p->d, .from = p->from, .to = p->to};
+    plan.group = p->H / p->Hkv;
+    size_plan(&plan, p->B * p->Hkv, panel, strip);
+    return plan;
 }
 
-static QueryHead query_head(const Plan *p, int64_t d, int64_t head)
+/* Query i of head `head` (batch * H + h); rows past the last are zeros. */
+static void pack_row(const Problem *p, const Plan *plan, int64_t head, int64_t i)
 {
-    QueryHead q;
-    q.Q_panels = p->heads + head * head_floats(p, d);
-    q.dO_panels = q.Q_panels + p->rows * d;
-    q.Q_pieces = q.dO_panels + p->rows * d;
-    q.dO_pieces = q.Q_pieces + p->rows * p->channels;
-    q.lse = q.dO_pieces + p->rows * p->channels;
-    q.delta = q.lse + p->rows;
-    return q;
+    const QueryHead to = query_head(plan, head / plan->group, head % plan->group);
+    const int64_t at = query_row(p, (int)(head / p->H), (int)(head % p->H), i < p->Nq ? (int)i : 0);
+    pack_query(plan, &to, i, (const float *)p->Q + at, (const float *)p->dO + at,
+               (const float *)p->O + at, i < p->Nq ? p->lse[head * p->Nq + i] : -INFINITY, p->scale,
+               1.0f);
 }
 
-static int64_t block_floats(const Plan *p, int64_t d)
-{
-    return 2 * round_up(KEYS * d, 16) + KEYS * (3 * p->channels + S_ROW) + S_ROW;
-}
-
-static KeyBlock key_block(const Plan *p, int64_t d, int thread)
-{
-    KeyBlock block = {0};
-    block.K = p->blocks + thread * block_floats(p, d);
-    block.V = block.K + round_up(KEYS * d, 16);
-    block.K_pieces = block.V + round_up(KEYS * d, 16);
-    block.dK = block.K_pieces + KEYS * p->channels;
-    block.dV = block.dK + KEYS * p->channels;
-    block.S = block.dV + KEYS * p->channels;
-    block.dS = block.S + S_ROW;
-    return block;
-}
-
-/* The dQ that a part of the keys adds up, of query head g of kv head kv. */
-static float *part_dQ(const Plan *p, int64_t kv, int64_t part, int64_t g)
-{
-    return p->dQ + ((kv * p->parts + part) * p->group + g) * p->rows * p->channels;
-}
-
-/* Blocks part, part + parts, ... of the keys of a kv head. */
-static void backward_part(const AttnArgs *args, const Plan *p, KeyBlock *block, int64_t kv,
+/* Blocks part, part + parts, ... of the keys of a kv head (batch * Hkv + head). */
+static void backward_part(const Problem *p, const Plan *plan, KeyBlock *block, int64_t kv,
                           int64_t part)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t b = kv / n->Hkv, h_kv = kv % n->Hkv;
-    memset(part_dQ(p, kv, part, 0), 0, (size_t)(p->group * p->rows * p->channels) * sizeof(float));
-    for (int64_t j = part * KEYS; j < n->Nk; j += p->parts * KEYS) {
-        pack_keys(args, p, block, b, h_kv, j);
-        for (int64_t g = 0; g < p->group; g++) {
-            const QueryHead head = query_head(p, n->d, kv * p->group + g);
-            visit_head(args, p, block, &head, part_dQ(p, kv, part, g));
+    const int64_t ld = p->Hkv * p->d;
+    memset(part_dQ(plan, kv, part, 0), 0,
+           (size_t)(plan->group * plan->rows * plan->channels) * sizeof(float));
+    for (int64_t j = part * KEYS; j < p->Nk; j += plan->parts * KEYS) {
+        const int64_t key = key_row(p, (int)(kv / p->Hkv), (int)(kv % p->Hkv), (int)j);
+        pack_keys(plan, block, j, (const float *)p->K + key, (const float *)p->V + key, ld);
+        for (int64_t g = 0; g < plan->group; g++) {
+            const QueryHead head = query_head(plan, kv, g);
+            visit_head(plan, block, &head, part_dQ(plan, kv, part, g));
         }
-        finish_keys(args, p, block, b, h_kv);
+        store_keys(plan, block, p->scale, (float *)p->dK + key, (float *)p->dV + key, ld);
     }
 }
 
-/* dQ of query i, head `head` of all batches = scale * the parts, first to last. */
-static void add_parts(const AttnArgs *args, const Plan *p, int64_t head, int64_t i)
+static void gradients(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    float *dQ = (float *)args->dQ.data + tensor_offset(&args->dQ, head / n->H, i, head % n->H);
-    for (int64_t x = 0; x < n->d; x++) {
-        float sum = 0.0f;
-        for (int64_t part = 0; part < p->parts; part++)
-            sum += part_dQ(p, head / p->group, part, head % p->group)[i * p->channels + x];
-        dQ[x] = args->scale * sum;
-    }
-}
-
-/* Floats of the workspace. */
-static int64_t make_plan(Plan *p, const AttnShape *n, int threads)
-{
-    const int64_t kv_heads = n->B * n->Hkv, wanted = (WANTED_TASKS + kv_heads - 1) / kv_heads;
-    p->rows = round_up(n->Nq, PANEL);
-    p->channels = round_up(n->d, PANEL);
-    p->group = n->H / n->Hkv;
-    p->parts = smaller((n->Nk + KEYS - 1) / KEYS, wanted);
-    return n->B * n->H * (head_floats(p, n->d) + p->parts * p->rows * p->channels) +
-           threads * block_floats(p, n->d);
-}
-
-AttnStatus OWN(backward_v2_packing)(const AttnArgs *args);
-
-AttnStatus OWN(backward_v2_packing)(const AttnArgs *args)
-{
-    const AttnShape *n = &args->shape;
-    const int threads = args->threads;
-    Plan plan;
-    const int64_t floats = make_plan(&plan, n, threads), heads = n->B * n->H;
-    const int64_t tasks = n->B * n->Hkv * plan.parts;
-    plan.heads = workspace_alloc((size_t)floats * sizeof(float));
-    if (!plan.heads)
-        return ATTN_NO_MEMORY;
-    plan.dQ = plan.heads + heads * head_floats(&plan, n->d);
-    plan.blocks = plan.dQ + heads * plan.parts * plan.rows * plan.channels;
+    const int threads = p->threads;
+    Plan plan = plan_of(p, PANEL, STRIP);
+    const int64_t heads = p->B * p->H, tasks = p->B * p->Hkv * plan.parts;
+    place_plan(&plan, p->work);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < heads * plan.rows; t++) {
-        const QueryHead head = query_head(&plan, n->d, t / plan.rows);
-        pack_query(args, &plan, &head, t / plan.rows / n->H, t / plan.rows % n->H, t % plan.rows);
-    }
+    for (int64_t t = 0; t < heads * plan.rows; t++)
+        pack_row(p, &plan, t / plan.rows, t % plan.rows);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        KeyBlock block = key_block(&plan, n->d, thread);
+        KeyBlock block = key_block(&plan, thread);
         for (int64_t t = thread; t < tasks; t += threads)
-            backward_part(args, &plan, &block, t / plan.parts, t % plan.parts);
+            backward_part(p, &plan, &block, t / plan.parts, t % plan.parts);
     }
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t t = 0; t < heads * n->Nq; t++)
-        add_parts(args, &plan, t / n->Nq, t % n->Nq);
-    workspace_free(plan.heads);
-    return ATTN_OK;
+    for (int64_t t = 0; t < heads * p->Nq; t++) {
+        const int64_t head = t / p->Nq, i = t % p->Nq;
+        add_parts(&plan, head / plan.group, head % plan.group, i, p->scale,
+                  (float *)p->dQ + query_row(p, (int)(head / p->H), (int)(head % p->H), (int)i));
+    }
 }
 
-/* --- which instruction set ---------------------------------------------------------------------*/
-
-#ifdef ANY_PROCESSOR
-AttnStatus backward_v2_packing_avx2(const AttnArgs *args);
-AttnStatus backward_v2_packing_avx512(const AttnArgs *args);
-
-AttnStatus flash_backward_v2_packing(const AttnArgs *args)
+/* Enough for the widest vectors. */
+static int64_t work(const Problem *p, int backward)
 {
-#ifdef HAVE_ISA_AVX512
-    if (strcmp(exp_isa(), "avx512") == 0)
-        return backward_v2_packing_avx512(args);
-#endif
-#ifdef HAVE_ISA_AVX2
-    if (strcmp(exp_isa(), "avx2") == 0)
-        return backward_v2_packing_avx2(args);
-#endif
-    return backward_v2_packing_portable(args);
+    const Plan plan = plan_of(p, MOST_PANEL, STRIP);
+    (void)backward;
+    return (int64_t)sizeof(float) * plan_floats(&plan, p->threads);
 }
-#endif
+
+static Tiles tiles(const Problem *p)
+{
+    (void)p;
+    return (Tiles){QUERIES, KEYS};
+}
+
+EACH_ISA(flash_backward_v2_packing, gradients, backward)
+
+RUNG(flash_backward, v2_packing, "every operand laid out once, scores transposed", F32, NULL,
+     backward, work, tiles, 0);

@@ -31,7 +31,7 @@
 
 #include "alloc.h"
 #include "alloc_wanted.h"
-#include "flash_backward.h" /* --deterministic */
+#include "attention/backward/backward_library.h" /* --deterministic */
 #include "harness/bench/run_internal.h"
 #include "harness/models/model.h"
 #include "planner/cost.h"

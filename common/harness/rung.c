@@ -284,11 +284,12 @@ AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, 
     return call(rung, device, args, backward, 0);
 }
 
-AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram, AccessCounts *moved)
+AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int backward, int64_t sram,
+                      AccessCounts *moved)
 {
     AttnStatus status;
     access_counts_reset();
-    status = call(rung, ON_CPU, args, 0, sram);
+    status = call(rung, ON_CPU, args, backward, sram);
     *moved = access_counts();
     return status;
 }

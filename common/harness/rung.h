@@ -60,9 +60,9 @@ AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, 
 
 struct AccessCounts; /* problem_rows.h */
 
-/* A forward pass on a CPU with `sram` elements of fast memory: what a rung counts that is made of
+/* A pass on a CPU with `sram` elements of fast memory: what a rung counts that is made of
  * units/fast_memory.h. */
-AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram,
+AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int backward, int64_t sram,
                       struct AccessCounts *moved);
 
 /* A rung as a function of AttnArgs for each pass, under the name that its stage and file give it:

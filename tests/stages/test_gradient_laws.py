@@ -197,7 +197,7 @@ def permuted(lab, data):
 
 
 def bits(lab, data):
-    """Promises about bits: flash_backward.h, and --deterministic where the program has it."""
+    """Promises about bits: backward_library.h, and --deterministic where the program has it."""
     def all_bits(*flags):
         return lab.run(data, "--causal", *flags)
 

@@ -27,7 +27,6 @@ import cases
 import npyfile
 from tap import Tap
 
-NO_GAPS = []  # not empty: rungs skip tensors with gaps
 RUNGS = {}  # {variant: device} of those that take the plain problem only
 
 
@@ -37,9 +36,7 @@ def answers(variant, line):
     and one too many."""
     if variant not in RUNGS:
         return True
-    # stage 04's rungs on a CPU still take AttnArgs themselves, and skip tensors with gaps
-    gaps = "--strides" in line and "--strides bshd" not in line
-    return cases.is_plain(line, RUNGS[variant]) and not (gaps and NO_GAPS)
+    return cases.is_plain(line, RUNGS[variant])
 
 
 BATCH = 60  # cases a process: small enough to share two cores evenly
@@ -278,8 +275,6 @@ def main():
     args, tap = begin(backward=BACKWARD, only="", variant="all", flags="", seconds=limit(240))
     test_the_judge(tap)
     rungs = variants_of(args.program, args.device, cases=("plain",))
-    if args.device == "cpu" and os.path.basename(args.program) == "flash_backward":
-        NO_GAPS.append("x")
     RUNGS.update((name, args.device) for name in rungs)
     variants = {**rungs, **variants_of(args.program, args.device)}
     if args.variant != "all":

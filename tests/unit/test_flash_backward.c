@@ -15,7 +15,11 @@
 #include "gradient_blocks.h"
 
 #include "alloc.h"
+#include "harness/rung.h"
 #include "judge_case.h"
+
+RUNG_FN(flash_backward, v0_fa1_backward)
+RUNG_FN(flash_backward, v1_fa2_backward)
 
 static void assert_sums_right(const Case *c, const Oracle *oracle, FlashSums sums,
                               const char *label)
@@ -169,7 +173,8 @@ TEST(test_same_bits)
 /* The variants themselves, each with the threads that it was given. */
 TEST(test_passes_repeat)
 {
-    static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
+    static const AttnFn passes[] = {flash_backward_v0_fa1_backward_backward,
+                                    flash_backward_v1_fa2_backward_backward,
                                     flash_backward_library_cpu};
     for (int p = 0; p < 3; p++) {
         Case *c = case_new((AttnShape){1, 4, 2, 75, 170, 40}, ATTN_F16, LAYOUT_BSHD, 1);

@@ -38,7 +38,7 @@ static FastMemory fast_memory_of(const AttnShape *s, int64_t M)
 static AccessCounts count(const Rung *rung, const Case *c, int64_t M)
 {
     AccessCounts counted;
-    assert_int_equal(ATTN_OK, rung_count(rung, &c->args, M, &counted));
+    assert_int_equal(ATTN_OK, rung_count(rung, &c->args, 0, M, &counted));
     return counted;
 }
 

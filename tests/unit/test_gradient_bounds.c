@@ -19,7 +19,6 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attention/rows.h"
-#include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/check/check.h"
 #include "harness/rung.h"
@@ -27,6 +26,8 @@
 RUNG_FN(flash_forward, v0_fa1_tiles)
 RUNG_FN(flash_forward, v1_fa2_rows)
 RUNG_FN(naive, v0_loops)
+RUNG_FN(flash_backward, v0_fa1_backward)
+RUNG_FN(flash_backward, v1_fa2_backward)
 
 static const char *const lines[] = {
     "-H 2 -N 150 -d 64",
@@ -54,8 +55,8 @@ static const Pass forwards[] = {{"naive v0_loops", naive_v0_loops},
                                 {"v1_fa2_rows", flash_forward_v1_fa2_rows},
                                 {"library", flash_forward_library_cpu}};
 static const Pass backwards[] = {{"naive v0_loops", naive_v0_loops_backward},
-                                 {"v0_fa1_backward", flash_backward_v0_fa1_backward},
-                                 {"v1_fa2_backward", flash_backward_v1_fa2_backward},
+                                 {"v0_fa1_backward", flash_backward_v0_fa1_backward_backward},
+                                 {"v1_fa2_backward", flash_backward_v1_fa2_backward_backward},
                                  {"library", flash_backward_library_cpu}};
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
@@ -63,7 +64,7 @@ static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 static double worst[2][3][CHECK_COUNT];
 
 static const Variant variants[] = {
-    {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, ""}};
+    {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, "", NULL}};
 static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_ALWAYS_BACKWARD, variants, 1};
 
 typedef struct Trial {

@@ -16,8 +16,6 @@
 #include "attention/backward/backward_library.h"
 #include "ring_method_case.h"
 
-#include "flash_backward.h"
-
 /* Divisors of G; the double rings walk through them as n counts. */
 static int nodes_of(RingMethod method, int G, int n)
 {

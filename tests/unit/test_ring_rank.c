@@ -13,7 +13,6 @@
 
 #include "alloc.h"
 #include "attn_pairs.h"
-#include "flash_backward.h"
 
 #define CHECK(r, condition)                                                                        \
     do {                                                                                           \

@@ -18,7 +18,7 @@
 #include "ring_method_case.h"
 #include "runtime/cuda/backend_cuda.h"
 
-#include "flash_backward.h"
+#include "attention/backward/backward_library.h"
 
 static int seeds(void)
 {

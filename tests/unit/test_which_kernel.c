@@ -24,7 +24,6 @@
 #include "attn_config.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
-#include "flash_backward.h"
 #include "harness/device/device.h"
 #include "problem.h"
 #include "sliding_window.h"

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/backward/backward_library.h" /* --deterministic */
 #include "attn_config.h"
-#include "flash_backward.h" /* --deterministic */
 #include "runtime/cuda/backend_internal.h"
 #include "transports/cuda/share.h"
 #include "transports/cuda/transport_nccl.h"

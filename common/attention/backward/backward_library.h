@@ -5,6 +5,7 @@
  *
  * Interface:
  * - flash_backward_library_cpu, flash_backward_library_cuda: the whole pass, `library` of --list.
+ * - flash_backward_set_deterministic: --deterministic. flash_backward_tiles_library_*: tiles.
  * - flash_backward_delta: delta of all rows.
  * - FlashSums, flash_sums_start, flash_sums_store: gradients in float32 that several calls add to.
  * - flash_backward_block_cpu: adds what some keys give.
@@ -25,6 +26,17 @@ extern "C" {
 
 AttnStatus flash_backward_library_cpu(const AttnArgs *args);
 AttnStatus flash_backward_library_cuda(const AttnArgs *args);
+
+/* --deterministic: what adds to dQ atomically and has another way takes it. Set it before any pass
+ * runs. (On a CPU every sum has one order that follows from the shape alone, with any number of
+ * threads.) */
+void flash_backward_set_deterministic(int yes);
+int flash_backward_deterministic(void);
+
+/* The tiles that the library works with on this case, for the byte model. splits: parts of the keys
+ * with a dQ of their own, 1 on a GPU. */
+FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
+FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
 
 /* delta [B][H][Nq] float32 = rowsum(dO * O). It needs the whole, finished O: with several blocks of
  * keys it is computed once, before the first. */

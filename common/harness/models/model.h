@@ -79,19 +79,23 @@ ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t pane
  *   loads   2k (K V) + 3 rows d    el   + rows (d + 1) + Nq d      fl
  *   stores  Nq d + 2k (dQ dK dV)   el   + Nq d + rows d            fl */
 ModelTraffic model_fa1_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
-/* FlashAttention-2 (v1 on the CPU): delta once, and lse instead of O in the tiles. The gradients
- * are sums in float32, which a block of keys adds to; `parts` of the keys have a dQ of their own.
+/* FlashAttention-2 (v1 on the CPU): delta once, and lse instead of O in the tiles; `parts` of the
+ * keys have a dQ of their own.
  *   delta                          loads 2 Nq d el                   stores Nq fl
+ *   the parts = 0                                                    stores parts Nq d fl
+ *   tiles    loads 2k + 2 rows d el + rows (d + 2) fl                stores rows d fl + 2k el
+ *   the parts to dQ                loads parts Nq d fl               stores Nq d el */
+ModelTraffic model_fa2_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
+                                        int64_t parts);
+/* The CPU library: the same with packed operands, and gradients that are sums in float32. Q and dO
+ * are copied twice each in float32, since one product walks along d and the other along queries;
+ * tiles load these 4 copies in place of 2 rows of the tensors. Padding is left out.
+ *   delta, copies                  loads 4 Nq d el                   stores Nq + 4 Nq d fl
  *   the sums and the parts = 0                       stores (1 + parts) Nq d + 2k fl
- *   tiles    loads 2k + 2 rows d el + rows (d + 2) fl                stores rows d fl
+ *   tiles    loads 2k el + rows (5d + 2) fl                          stores rows d fl
  *   dK, dV to the sums             loads 2k fl                       stores 2k fl
  *   the parts to the sums          loads (parts + 1) Nq d fl         stores Nq d fl
  *   the sums to the tensors        loads Nq d + 2k fl                stores Nq d + 2k el */
-ModelTraffic model_fa2_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
-                                        int64_t parts);
-/* The CPU library: the same with packed operands. Q and dO are copied twice each in float32, since
- * one product walks along d and the other along queries; tiles load these 4 copies in place of 2
- * rows of the tensors. Padding is left out. */
 ModelTraffic model_packed_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
                                            int64_t parts);
 /* A block of threads for each tile of keys, dQ by atomic additions: one of them reads and writes

@@ -37,9 +37,8 @@ ModelTraffic model_fa2_backward_traffic(const AttnArgs *args, int64_t Br, int64_
 {
     const HeadSizes n = sizes_of(args, Br, Bc);
     const double dQs = (double)parts * n.q;
-    return model_heads_traffic(args, 2 * n.q + 2 * n.k + 2 * n.rows * n.d,
-                               n.rows * (n.d + 2) + 4 * n.k + dQs + 2 * n.q, n.q + 2 * n.k,
-                               n.Nq + 2 * n.q + dQs + n.rows * n.d + 4 * n.k);
+    return model_heads_traffic(args, 2 * n.q + 2 * n.k + 2 * n.rows * n.d, n.rows * (n.d + 2) + dQs,
+                               n.q + 2 * n.k, n.Nq + dQs + n.rows * n.d);
 }
 
 ModelTraffic model_packed_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,

@@ -7,7 +7,7 @@
  *
  *     workspace   dQ [B][Nq][H][d] | lse, delta [B][H][Nq] | the keys' positions
  *
- * Interface: of flash_backward.h and block_add.h what the backend of a GPU calls.
+ * Interface: of backward_library.h and block_add.h what the backend of a GPU calls.
  */
 #include "attention/backward/backward_library.h"
 #include "attention/backward/cuda/block_add.h"

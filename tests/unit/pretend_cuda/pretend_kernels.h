@@ -17,7 +17,6 @@
 
 #include "attention/backward/backward_library.h"
 #include "attention/forward/cuda/block_resume.h"
-#include "flash_backward.h"
 #include "pretend_gpu.h"
 #include "tensor.h"
 

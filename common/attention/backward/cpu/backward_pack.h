@@ -13,10 +13,10 @@
 #ifndef BACKWARD_PACK_H
 #define BACKWARD_PACK_H
 
+#include "attention/backward/backward_library.h"
 #include "attention/forward/cpu/simd_pack.h"
 #include "attn_pairs.h"
 #include "backward_simd.h"
-#include "flash_backward.h"
 
 #define MOST_KEYS    252 /* of a block: whole strips of 14 and of 6, also by half */
 #define MOST_STRIPS  42

@@ -14,7 +14,6 @@
 
 #include "attention/backward/backward_library.h"
 #include "attn_config.h"
-#include "flash_backward.h"
 
 #ifdef __cplusplus
 extern "C" { /* a test in C calls them */

@@ -28,8 +28,8 @@ typedef struct FlashKeysOptions {
 /* Of tables_dev, for blocks of keys of at most this shape. */
 size_t flash_gradients_tables_bytes(const AttnShape *shape);
 
-/* flash_backward_cuda_add (flash_backward.h) for f16 and bf16. Calls with different tables may run
- * at the same time on different streams, behind one flash_backward_cuda_begin and before its
+/* flash_backward_cuda_add (backward_library.h) for f16 and bf16. Calls with different tables may
+ * run at the same time on different streams, behind one flash_backward_cuda_begin and before its
  * flash_backward_cuda_end. ATTN_SKIP: float32; or tables_dev with --deterministic, whose order of
  * additions is that of one call. */
 AttnStatus flash_gradients_add(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,

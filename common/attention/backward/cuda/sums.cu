@@ -8,13 +8,12 @@
  * of memory. Single elements: a row may start anywhere.
  *
  * Interface: flash_backward_delta_cuda, flash_sums_start_cuda, flash_sums_store_cuda
- * (flash_backward.h).
+ * (backward_library.h).
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "attention/backward/backward_library.h"
-#include "flash_backward.h"
 #include "harness/device/cuda_check.h"
 
 #define THREADS 256

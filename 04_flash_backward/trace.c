@@ -10,14 +10,13 @@
  * Interface:
  * - flash_backward_trace: head 0 of batch 0 (of the kv head that it reads: this head's share of dK
  *   and dV). O and lse come from stage 03's v1_fa2_rows, in float32.
- * - flash_backward_trace_steps (backward_steps.h): the same, a tile a page.
+ * - flash_backward_trace_steps: the same, a tile a page.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "attention/rows.h"
 #include "attn_pairs.h"
-#include "backward_steps.h"
 #include "flash_backward.h"
 #include "harness/rung.h"
 

@@ -2,18 +2,14 @@
  *
  * sums.c: what all backward passes share: delta, and gradients in float32.
  *
- * Why delta = rowsum(dO * O)? The softmax Jacobian asks for sum_j P_ij dP_ij, a sum over all keys.
- * With dP_ij = sum_x dO_ix V_jx the two sums may be swapped:
- *
- *     sum_j P_ij sum_x dO_ix V_jx = sum_x dO_ix sum_j P_ij V_jx = sum_x dO_ix O_ix
- *
- * So a sum over N keys, which would need all tiles of a row first, becomes one over d channels.
+ * Why delta = rowsum(dO * O): cpu/v1_fa2_backward.c of stage 04 derives it.
  *
  * Interface: flash_backward_delta, flash_sums_start, flash_sums_store,
- * flash_backward_set_deterministic (flash_backward.h).
+ * flash_backward_set_deterministic (backward_library.h).
  */
+#include <string.h>
+
 #include "attention/backward/backward_library.h"
-#include "gradient_tiles.h"
 #include "tensor.h"
 
 static int deterministic; /* what --deterministic said */
@@ -69,19 +65,4 @@ void flash_sums_store(const AttnArgs *args, FlashSums sums)
     store_tensor(&args->dQ, sums.dQ);
     store_tensor(&args->dK, sums.dK);
     store_tensor(&args->dV, sums.dV);
-}
-
-float *flash_pass_start(const AttnArgs *args, const float **delta, FlashSums *sums)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t Q_floats = n->B * n->Nq * n->H * n->d, K_floats = n->B * n->Nk * n->Hkv * n->d;
-    float *memory =
-        workspace_alloc((size_t)(Q_floats + 2 * K_floats + n->B * n->H * n->Nq) * sizeof *memory);
-    if (!memory)
-        return NULL;
-    *sums = (FlashSums){memory, memory + Q_floats, memory + Q_floats + K_floats};
-    *delta = memory + Q_floats + 2 * K_floats;
-    flash_backward_delta(args, memory + Q_floats + 2 * K_floats);
-    flash_sums_start(n, *sums);
-    return memory;
 }
