@@ -24,12 +24,11 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attention/window/cpu/online_internal.h"
+#include "attention/window/cpu/stream_row.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "exp/vector.h"
-#include "online_internal.h"
-#include "sliding_window.h"
-#include "stream_row.h"
 #include "tensor.h"
 
 #define LOG2E 0x1.715476p+0f

@@ -19,7 +19,6 @@
 #include "attn_options.h"
 #include "cuda/cuda_check.h"
 #include "io/philox.h"
-#include "sliding_window.h"
 
 /* Index of a token within its sequence, and the sequence. */
 struct Token {
