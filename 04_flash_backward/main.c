@@ -43,7 +43,6 @@
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "backward_steps.h"
-#include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
 #include "harness/stage_main.h"
@@ -77,18 +76,10 @@ static Variant variants[] = {
     CUDA_RUNG(flash_backward, v7_one_barrier),
     CUDA_RUNG(flash_backward, v8_32_keys),
     CUDA_RUNG(flash_backward, v9_warp_pairs),
-    {"v10_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v10_wgmma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "wgmma and the copy engine, everything waits for everything", NULL},
-    {"v11_warp_specialised", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "one warpgroup loads, two compute, and meet once a tile", NULL},
-    {"v12_turns", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v12_turns), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "while one warpgroup exponentiates, the other multiplies", NULL},
-    {"v13_fused_delta", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
-     ATTN_HOPPER_FN(flash_backward_v13_fused_delta), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "delta, lse and the zeros of dQ by one kernel", NULL},
+    CUDA_RUNG(flash_backward, v10_wgmma),
+    CUDA_RUNG(flash_backward, v11_warp_specialised),
+    CUDA_RUNG(flash_backward, v12_turns),
+    CUDA_RUNG(flash_backward, v13_fused_delta),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
      "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL},
@@ -161,14 +152,6 @@ static const struct {
     {flash_backward_v4_exp2, tiles_of_blocks, packed_traffic},
     {flash_backward_v5_own_heads, tiles_of_blocks, packed_traffic},
     {flash_backward_library_cpu, flash_backward_tiles_library_cpu, packed_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v10_wgmma), ATTN_HOPPER_FN(flash_backward_tiles_v10_wgmma),
-     atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v11_warp_specialised),
-     ATTN_HOPPER_FN(flash_backward_tiles_v11_warp_specialised), atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v12_turns), ATTN_HOPPER_FN(flash_backward_tiles_v12_turns),
-     atomic_traffic},
-    {ATTN_HOPPER_FN(flash_backward_v13_fused_delta),
-     ATTN_HOPPER_FN(flash_backward_tiles_v13_fused_delta), atomic_traffic},
     {ATTN_CUDA_FN(flash_backward_library_cuda), ATTN_CUDA_FN(flash_backward_tiles_library_cuda),
      library_traffic},
 };

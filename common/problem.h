@@ -43,8 +43,7 @@
  * - Problem. query_row, key_row, lse_row: where the row of a token lies. kv_head.
  * - first_key, end_key: the keys that a query sees. sees, score: the same for one pair, with the
  *   mask and the cap that only FULL rungs get.
- * - Rung, RUNG: the last line of a rung's file.
- * The header is C11 and C++17 (nvcc compiles it for host and device).
+ * - Rung, RUNG: the last line of a rung's file. (C11 and C++17, for host and device.)
  */
 /* clang-format on */
 #ifndef PROBLEM_H

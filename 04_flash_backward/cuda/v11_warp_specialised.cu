@@ -18,26 +18,51 @@
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:
- * - flash_backward_v11_warp_specialised, flash_backward_tiles_v11_warp_specialised: as v10.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
+ * What stands in namespace v11 later rungs have in wgmma_keys.cuh.
  */
-#include "wgmma_keys.cuh"
+#include "problem.cuh"
+#include "units/wgmma_keys.cuh"
 
-using namespace rung;
+namespace v11
+{
+
+/* By the producer: all tiles, each as soon as its stage is free. */
+template <class C>
+static __device__ __forceinline__ void produce(const KeyMaps &maps, const KeyBlock &block,
+                                               const Pass &pass, int H, int Nq, KeyWalk walk,
+                                               uint32_t smem)
+{
+    load_keys<C>(maps, block, smem);
+#pragma unroll 1
+    for (int tile = 0; tile < walk.count; tile++) {
+        const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
+        barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
+        load_Q<C>(maps, block, walk, stats_of_head(pass, block.b * H + walk.h, Nq), Nq, smem,
+                  stage);
+        barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
+        load_dO<C>(maps, block, walk, smem, stage);
+        next_tile<C>(walk);
+    }
+}
+
+} // namespace v11
 
 template <typename T, class C>
 static __device__ __forceinline__ void
-consume(const AttnArgs &a, const Pass &pass, const KeyMaps &maps, const Plain &plain,
+consume(const Problem &p, const Pass &pass, const KeyMaps &maps, const Band &band,
         const KeyBlock &block, KeyWalk walk, unsigned char *smem_bytes, int warpgroup)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
     const int j = block.j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
+    const RowRange seeing = rows_that_see(band);
     float dK[C::D / 8][4], dV[C::D / 8][4];
     start_sums<C>(dK, dV);
     barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
 #pragma unroll 1
     for (int tile = 0; tile < walk.count; tile++) {
-        const int stage = tile % 2, parity = tile / 2 % 2, Nq = (int)a.shape.Nq;
+        const int stage = tile % 2, parity = tile / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         const float2 *stats = (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES);
@@ -45,15 +70,15 @@ consume(const AttnArgs &a, const Pass &pass, const KeyMaps &maps, const Plain &p
         uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
         barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
         barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + (Q - smem), plain, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + (dO - smem), plain, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), seeing, walk.i0, p.Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), seeing, walk.i0, p.Nq);
         wgmma_begin();
         multiply_rows<T, C>(S, my_K, Q);
         multiply_rows<T, C>(dP, my_V, dO);
         wgmma_wait<1>(S);
-        if (!sees_all<C>(plain, walk.i0, block.j0))
-            hide_pairs<C>(S, plain, walk.i0, j);
-        exponentiate<C>(S, stats, a.scale * LOG2E);
+        if (!sees_all<C>(band, walk.i0, block.j0))
+            hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, walk.i0);
+        exponentiate<C>(S, stats, p.scale * LOG2E);
         wgmma_wait<0>(dP);
         multiply_by_P<C>(dP, S, stats);
         round_factor<T, C>(P_factor, S);
@@ -67,54 +92,77 @@ consume(const AttnArgs &a, const Pass &pass, const KeyMaps &maps, const Plain &p
         multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
         add_product<T, C>(dK, dS_factor, Q);
         wgmma_wait<1>(dQ);
-        tell(smem + C::dO_FREE + 8 * stage);
-        add_dQ(dQ_square<C>(a, pass, block.b, walk, warpgroup), dQ);
+        report(smem + C::dO_FREE + 8 * stage);
+        add_dQ(dQ_square<C>(pass.dQ_sum, block.b * p.H + walk.h, p.Nq, walk.i0, warpgroup), dQ);
         wgmma_wait<0>(dK);
-        tell(smem + C::Q_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
         next_tile<C>(walk);
     }
     wgmma_wait<0>(dV);
-    store_gradients<T, C>(dK, dV, a.scale, maps, block, plain.Nk, smem_bytes, warpgroup);
+    store_gradients<T, C>(dK, dV, p.scale, maps, block, p.Nk, smem_bytes, warpgroup);
 }
 
 template <typename T, class C>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
-    specialised_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
+    specialised_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass,
                        const __grid_constant__ KeyMaps maps)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const Plain plain = plain_of(a);
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    const KeyWalk walk = start_walk<C>(block, plain);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
     if (threadIdx.x == 0)
         start_barriers<C>(smem);
     __syncthreads();
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0)
-            produce<C>(a, pass, maps, block, walk, smem);
+            v11::produce<C>(maps, block, pass, p.H, p.Nq, walk, smem);
     } else {
         registers_take<CONSUMER_REGISTERS>();
-        consume<T, C>(a, pass, maps, plain, block, walk, smem_bytes, warpgroup);
+        consume<T, C>(p, pass, maps, band, block, walk, smem_bytes, warpgroup);
     }
 }
 
-template <typename T, int D> struct LaunchV11 {
-    static AttnStatus run(const AttnArgs *a, const Pass &pass)
-    {
-        typedef KeyTile<D> C;
-        return launch_keys<T, C>(specialised_kernel<T, C>, a, pass, 128 + CONSUMER_THREADS);
-    }
-};
-
-FlashTiles flash_backward_tiles_v11_warp_specialised(const AttnArgs *a)
+static PassSizes sizes_of(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? 128 : 64, 128);
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
 }
 
-AttnStatus flash_backward_v11_warp_specialised(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return run_on_hopper<LaunchV11>(a);
+    typedef WgmmaKeys<D> C;
+    const PassSizes sizes = sizes_of(p);
+    KeyMaps maps;
+    if (!make_key_maps<T, D>(&maps, sizes, p->Hkv, p->Q, p->K, p->V, p->dO, p->dK, p->dV))
+        return note_failure();
+    if (!reserve_smem((const void *)specialised_kernel<T, C>, C::ALL))
+        return;
+    const Pass pass =
+        start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
+    specialised_kernel<T, C>
+        <<<key_blocks(p, C::Bc), 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps);
+    if (!launch_is_done(stream_of(p), "v11_warp_specialised"))
+        return note_failure();
+    round_squares<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? 128 : 64, 128};
+}
+
+RUNG(flash_backward, v11_warp_specialised, "one warpgroup loads, two compute, and meet once a tile",
+     F16 | BF16, NULL, backward, work, tiles, SM90A | ATOMICS);

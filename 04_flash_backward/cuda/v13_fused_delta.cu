@@ -1,48 +1,161 @@
 /* SPDX-License-Identifier: MIT
  *
  * v13_fused_delta: v12, but delta, lse and the zeros of dQ come from one kernel that moves 16 bytes
- * at a time (hopper_pass.cuh).
+ * at a time.
+ *
+ * lse and delta of all rows, and zeros for dQ, were a kernel with 2 bytes a load and a memset: at
+ * N = 1024 a tenth of the pass and more. Here one kernel does both, 16 bytes at a time: a row has
+ * d / 8 lanes, each of which takes four rows, so that eight loads are under way.
+ *
+ *     lane   0        1        ...  d/8 - 1
+ *     row i  O dO x   O dO x        O dO x      four rows a lane: 8 loads, then the sums,
+ *     i + 1  O dO x   ...                       then shuffles among the lanes of a row
  *
  * Prediction (H200, bf16, d = 64): 2 % at N = 16384, 10 % at N = 1024.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:
- * - flash_backward_v13_fused_delta, flash_backward_tiles_v13_fused_delta: as v10.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  */
-#include "alloc.h"
-#include "hopper_pass.cuh"
-#include "wgmma_turns.cuh"
+#include "problem.cuh"
+#include "units/wgmma_turns.cuh"
 
-using namespace rung;
+#define ROWS_OF_LANE 4
 
-template <typename T, int D> struct LaunchV13 {
-    static AttnStatus run(const AttnArgs *a, const Pass &)
-    {
-        typedef KeyTile<D> C;
-        if (flash_backward_deterministic() || !on_16_bytes(&a->O) || !on_16_bytes(&a->dO))
-            return ATTN_SKIP;
-        float *memory_dev =
-            (float *)workspace_alloc_device(pass_floats(&a->shape, D) * sizeof(float));
-        if (!memory_dev)
-            return ATTN_NO_MEMORY;
-        const Pass pass = place_pass(&a->shape, memory_dev);
-        /* Asked for before anything is launched: a refusal leaves nothing behind. */
-        AttnStatus status = cuda_reserve_smem((const void *)turns_kernel<T, C>, C::ALL);
-        if (status == ATTN_OK)
-            status = prepare_pass<T, D>(a, SumDelta<T>(), pass, 0);
-        if (status == ATTN_OK)
-            status = launch_keys<T, C>(turns_kernel<T, C>, a, pass, 128 + CONSUMER_THREADS);
-        workspace_free_device(memory_dev); /* kept until the kernels are done */
-        return status;
+/* From O, dO [B][Nq][H][D] and lse [B][H][Nq] to stats [B][H][Nq, padded], and zeros to dQ_sum.
+ * Rows of a head are neighbours in stats, heads of a row in O and dO: the second is more. A row
+ * that sees no key (lse = -inf) may hold anything there. zeros: of float4, from dQ_sum on. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(256)
+    prepare_kernel(const __grid_constant__ PassSizes n, const T *O, const T *dO, const float *lse,
+                   float2 *stats, float *dQ_sum, int64_t zeros)
+{
+    const int LANES = D / 8, lane = threadIdx.x % LANES, H = n.H, Nq = n.band.Nq;
+    const int padded = padded_rows(Nq);
+    const int64_t item = (blockIdx.x * (int64_t)256 + threadIdx.x) / LANES;
+    const int h = (int)(item % H), i0 = (int)(item / H % (padded / ROWS_OF_LANE)) * ROWS_OF_LANE;
+    const int b = (int)(item / H / (padded / ROWS_OF_LANE));
+    /* The zeros are no row's: a block has 32 KiB of them. */
+    const int64_t zero = blockIdx.x * (int64_t)(256 * 2 * ROWS_OF_LANE) + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < 2 * ROWS_OF_LANE; k++)
+        if (zero + k * 256 < zeros)
+            ((float4 *)dQ_sum)[zero + k * 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (b >= n.B)
+        return;
+    uint4 O_x[ROWS_OF_LANE], dO_x[ROWS_OF_LANE]; /* eight channels of each row */
+#pragma unroll
+    for (int r = 0; r < ROWS_OF_LANE; r++) {
+        const int64_t at = (((int64_t)b * Nq + i0 + r) * H + h) * D + lane * 8;
+        O_x[r] = dO_x[r] = make_uint4(0, 0, 0, 0);
+        if (i0 + r < Nq) {
+            O_x[r] = *(const uint4 *)(O + at);
+            dO_x[r] = *(const uint4 *)(dO + at);
+        }
     }
-};
-
-FlashTiles flash_backward_tiles_v13_fused_delta(const AttnArgs *a)
-{
-    return flash_tiles_of(&a->shape, a->shape.d == 64 ? 128 : 64, 128);
+#pragma unroll
+    for (int r = 0; r < ROWS_OF_LANE; r++) {
+        const uint32_t O_r[4] = {O_x[r].x, O_x[r].y, O_x[r].z, O_x[r].w};
+        const uint32_t dO_r[4] = {dO_x[r].x, dO_x[r].y, dO_x[r].z, dO_x[r].w};
+        const int i = i0 + r;
+        float2 pair = make_float2(INFINITY, 0.0f); /* P = 2^(s - inf) = 0 */
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            const float2 o = unpack2<T>(O_r[x]), g = unpack2<T>(dO_r[x]);
+            pair.y = fmaf(g.x, o.x, fmaf(g.y, o.y, pair.y));
+        }
+#pragma unroll
+        for (int distance = LANES / 2; distance > 0; distance /= 2)
+            pair.y += __shfl_xor_sync(0xffffffffu, pair.y, distance);
+        if (lane != 0)
+            continue;
+        const float lse_i = i < Nq ? lse[(int64_t)(b * H + h) * Nq + i] : -INFINITY;
+        if (lse_i == -INFINITY)
+            pair.y = 0.0f;
+        else
+            pair.x = lse_i * LOG2E;
+        stats[(int64_t)(b * H + h) * padded + i] = pair;
+    }
 }
 
-AttnStatus flash_backward_v13_fused_delta(const AttnArgs *a)
+/* What comes before the kernel of keys. */
+template <typename T, int D>
+static Pass prepare(const PassSizes &n, const T *O, const T *dO, const float *lse, void *work,
+                    cudaStream_t stream)
 {
-    return hopper_is_here() ? run_16_bit<LaunchV13>(a, Pass()) : ATTN_SKIP;
+    float2 *stats = (float2 *)work;
+    float *dQ_sum = (float *)(stats + rows_of_pass(n));
+    const int64_t zeros = rows_of_pass(n) * (D / 4);
+    const int64_t of_block = 256 * 2 * ROWS_OF_LANE; /* as many as its lanes load */
+    prepare_kernel<T, D><<<(unsigned)((zeros + of_block - 1) / of_block), 256, 0, stream>>>(
+        n, O, dO, lse, stats, dQ_sum, zeros);
+    return {stats, dQ_sum};
 }
+
+template <typename T, class C>
+static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
+    turns_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass,
+                 const __grid_constant__ KeyMaps maps)
+{
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    const KeyBlock block = block_of_keys(blockIdx.x, p.H, p.Hkv, p.Nk, C::Bc);
+    const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
+    if (threadIdx.x == 0)
+        start_barriers<C>(smem);
+    __syncthreads();
+    if (warpgroup == PRODUCER) {
+        registers_give<PRODUCER_REGISTERS>();
+        if (threadIdx.x % 128 == 0)
+            produce<C>(maps, block, pass, p.H, p.Nq, walk, smem);
+    } else {
+        float dK[C::D / 8][4], dV[C::D / 8][4];
+        registers_take<CONSUMER_REGISTERS>();
+        consume_in_turns<T, C>(dK, dV, pass, band, block, p.H, p.scale, walk, smem_bytes,
+                               warpgroup);
+        store_gradients<T, C>(dK, dV, p.scale, maps, block, p.Nk, smem_bytes, warpgroup);
+    }
+}
+
+static PassSizes sizes_of(const Problem *p)
+{
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
+}
+
+template <typename T, int D> static void launch(const Problem *p)
+{
+    typedef WgmmaKeys<D> C;
+    const PassSizes sizes = sizes_of(p);
+    KeyMaps maps;
+    if (!make_key_maps<T, D>(&maps, sizes, p->Hkv, p->Q, p->K, p->V, p->dO, p->dK, p->dV))
+        return note_failure();
+    if (!reserve_smem((const void *)turns_kernel<T, C>, C::ALL))
+        return;
+    const Pass pass =
+        prepare<T, D>(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, stream_of(p));
+    turns_kernel<T, C>
+        <<<key_blocks(p, C::Bc), 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps);
+    if (!launch_is_done(stream_of(p), "v13_fused_delta"))
+        return note_failure();
+    round_squares<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+}
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? 128 : 64, 128};
+}
+
+RUNG(flash_backward, v13_fused_delta, "delta, lse and the zeros of dQ by one kernel", F16 | BF16,
+     NULL, backward, work, tiles, SM90A | ATOMICS);

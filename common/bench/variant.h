@@ -11,7 +11,6 @@
  * - Stage: name, ABI version and table of one program.
  * - variant_plain_refuses: why a rung does not take a case.
  * - ATTN_CUDA_FN(f): f in a build with CUDA, NULL without, so that the table always lists all rows.
- *   ATTN_HOPPER_FN(f): the same of what needs sm_90a.
  */
 #ifndef ATTN_VARIANT_H
 #define ATTN_VARIANT_H
@@ -114,11 +113,6 @@ typedef struct Stage {
 #define ATTN_CUDA_FN(f) f
 #else
 #define ATTN_CUDA_FN(f) NULL
-#endif
-#ifdef HAVE_SM90A
-#define ATTN_HOPPER_FN(f) f
-#else
-#define ATTN_HOPPER_FN(f) NULL
 #endif
 
 #ifdef __cplusplus

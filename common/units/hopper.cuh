@@ -44,7 +44,8 @@
  * - wgmma_begin, wgmma_commit, wgmma_wait<N>: the order around products.
  * - multiply_smem<T>: C = or += A B^T, A and B [rows][16 channels] in shared memory.
  *   multiply_registers<T>: C += A B, A in registers, B [16 keys][channels] in shared memory.
- * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
+ * - pack2<T>, unpack2<T>: two floats to one register of two 16-bit elements, and back. exp2_sfu:
+ *   2^x in one instruction.
  * - registers_give, registers_take: setmaxnreg. threads_sync, threads_arrive: named barriers.
  */
 #ifndef UNITS_HOPPER_CUH
@@ -384,6 +385,15 @@ template <typename T> static __device__ __forceinline__ uint32_t pack2(float low
     else
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
+}
+
+/* Two elements of a register, the low half first. */
+template <typename T> static __device__ __forceinline__ float2 unpack2(uint32_t both)
+{
+    if constexpr (std::is_same<T, __half>::value)
+        return __half22float2(*reinterpret_cast<const __half2 *>(&both));
+    else
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
 /* ex2.approx: 2^x by the special-function unit: error 2 ulp, 2^-inf = 0. */

@@ -16,9 +16,7 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "bench/variant.h"
 #include "check/check.h"
-#include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
@@ -28,6 +26,10 @@ CUDA_RUNG_FN(flash_backward, v1_two_kernels)
 CUDA_RUNG_FN(flash_backward, v2_mma)
 CUDA_RUNG_FN(flash_backward, v4_cp_async)
 CUDA_RUNG_FN(flash_backward, v9_warp_pairs)
+#ifdef HAVE_SM90A
+CUDA_RUNG_FN(flash_backward, v10_wgmma)
+CUDA_RUNG_FN(flash_backward, v13_fused_delta)
+#endif
 
 /* Only the library knows several runs of positions: the many keys are its alone. */
 static const struct {
@@ -42,8 +44,10 @@ static const struct {
     {"v2_mma", flash_backward_v2_mma_backward, 6, 16, 0},
     {"v4_cp_async", flash_backward_v4_cp_async_backward, 6, 16, 0},
     {"v9_warp_pairs", flash_backward_v9_warp_pairs_backward, 6, 16, 0},
-    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 90},
-    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 90},
+#ifdef HAVE_SM90A
+    {"v10_wgmma", flash_backward_v10_wgmma_backward, 6, 16, 90},
+    {"v13_fused_delta", flash_backward_v13_fused_delta_backward, 6, 16, 90},
+#endif
     {"library, f32", flash_backward_library_cuda, 1, 4, 0},
     {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0},
 };
@@ -126,7 +130,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
         const Tensor *written[] = {&a->dQ, &a->dK, &a->dV};
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
         const int plain = variants[n].backward != flash_backward_library_cuda;
-        if (!(variants[n].dtypes >> dtype & 1) || !variants[n].backward ||
+        if (!(variants[n].dtypes >> dtype & 1) ||
             (variants[n].arch && device_arch() != variants[n].arch) ||
             (plain && a->positions_q.count > 1))
             continue;

@@ -16,8 +16,6 @@
 
 #include "../unit/judge_case.h"
 #include "attn_config.h"
-#include "bench/variant.h"
-#include "cuda/hopper_backward.h"
 #include "harness/rung.h"
 #include "noise.h"
 
@@ -29,6 +27,12 @@ CUDA_RUNG_FN(flash_backward, v4_cp_async)
 CUDA_RUNG_FN(flash_backward, v6_full_tiles)
 CUDA_RUNG_FN(flash_backward, v7_one_barrier)
 CUDA_RUNG_FN(flash_backward, v9_warp_pairs)
+#ifdef HAVE_SM90A
+CUDA_RUNG_FN(flash_backward, v10_wgmma)
+CUDA_RUNG_FN(flash_backward, v11_warp_specialised)
+CUDA_RUNG_FN(flash_backward, v12_turns)
+CUDA_RUNG_FN(flash_backward, v13_fused_delta)
+#endif
 
 static int repeats = 200;
 
@@ -54,11 +58,12 @@ static const Repeated variants[] = {
     {"v6_full_tiles", flash_backward_v6_full_tiles_backward, 6, 16, 0, 0, 3, 0, 0},
     {"v7_one_barrier", flash_backward_v7_one_barrier_backward, 6, 16, 0, 0, 3, 0, 0},
     {"v9_warp_pairs", flash_backward_v9_warp_pairs_backward, 6, 16, 0, 0, 3, 0, 0},
-    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 0, 0, 3, 90, 0},
-    {"v11_warp_specialised", ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), 6, 16, 0, 0, 3,
-     90, 0},
-    {"v12_turns", ATTN_HOPPER_FN(flash_backward_v12_turns), 6, 16, 0, 0, 3, 90, 0},
-    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 0, 0, 3, 90, 0},
+#ifdef HAVE_SM90A
+    {"v10_wgmma", flash_backward_v10_wgmma_backward, 6, 16, 0, 0, 3, 90, 0},
+    {"v11_warp_specialised", flash_backward_v11_warp_specialised_backward, 6, 16, 0, 0, 3, 90, 0},
+    {"v12_turns", flash_backward_v12_turns_backward, 6, 16, 0, 0, 3, 90, 0},
+    {"v13_fused_delta", flash_backward_v13_fused_delta_backward, 6, 16, 0, 0, 3, 90, 0},
+#endif
     {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5, 0, 0},
     {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5, 0, 0},
     {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0, 0},
@@ -172,7 +177,7 @@ TEST(test_same_bits_beside_other_work)
         for (int problem = 0; problem < variants[n].problems; problem++) {
             const int before = atomic_load(&noise_rounds);
             const int needed = variants[n].arch;
-            if (!variants[n].backward || (needed && device_arch() != needed) ||
+            if ((needed && device_arch() != needed) ||
                 (!(variants[n].dtypes & 1) && device_arch() < 80)) {
                 print_message("%s left out: it needs sm_%d\n", variants[n].name,
                               needed ? needed : 80);

@@ -6,8 +6,8 @@ usage: test_kernel_walks.py C++_COMPILER...
 
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
-- consume_in_turns: a product reads a dS only after a wait for it; the one that nobody needs reads
-  K. Every dQ comes from the dS of its own tile.
+- consume_in_turns, of the rungs and of the library: a product reads a dS only after a wait for it;
+  the one that nobody needs reads K. Every dQ comes from the dS of its own tile.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
 - Stores of O: how many sectors of 32 bytes the 32 lanes of one store touch. v2 fills them all; v3
   to v8 fill half of each, as the exercises of stage 03 say.
@@ -41,10 +41,12 @@ struct AttnArgs { struct { int64_t B, H, Hkv, Nq; } shape; float scale; };
 
 TURNS = """
 struct float2 { float x, y; };
-struct Pass {};
-struct Sight {};
+struct Pass { float *dQ_sum; };
+struct RowRange { int begin, end; };
+struct Band { int Nq; };
+struct RowSight { int first_row, end_row; };
 struct KeyBlock { int b, j0; };
-struct KeyWalk { int i0, count; };
+struct KeyWalk { int i0, h, count; };
 enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
 static int waits[2], reads[2], stores, adds, reads_of_K;
@@ -54,9 +56,10 @@ template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
 static void wgmma_begin() {}
 static void threads_arrive(int, int) {}
 static void threads_sync(int, int) {}
-static void tell(uint32_t) {}
+static void report(uint32_t) {}
+static RowRange rows_that_see(const Band &) { return {0, 0}; }
 template <class C> static void publish_dS(uint32_t, int) {}
-template <class C> static void clear_unseen_rows(unsigned char *, const Sight &, int, int) {}
+template <class C> static void clear_unseen_rows(unsigned char *, RowRange, int, int) {}
 template <class C> static void next_tile(KeyWalk &walk) { walk.i0 += C::Br; }
 template <typename T, class C>
 static void multiply_rows(float (&)[C::Br / 8][4], uint32_t, uint32_t) {}
@@ -68,14 +71,10 @@ static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
     CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
     stores++;
 }
-template <typename T, class C>
-static void weigh_pairs(uint32_t (&)[C::Br / 16][4], uint32_t (&)[C::Br / 16][4],
-                        float (&)[C::Br / 8][4], float (&)[C::Br / 8][4], const AttnArgs &,
-                        const Sight &, int, int, const float2 *) {}
-template <class C>
-static float *dQ_square(const AttnArgs &, const Pass &, int, const KeyWalk &walk, int)
+template <typename T, class C, typename... More> static void weigh_pairs(More &&...) {}
+template <class C> static float *dQ_square(float *, int, int, int i0, int)
 {
-    return cells + walk.i0 / C::Br;
+    return cells + i0 / C::Br;
 }
 static uint32_t full; /* where the barriers of dS lie */
 static void barrier_wait(uint32_t barrier, uint32_t parity, int)
@@ -100,27 +99,31 @@ static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
     CHECK(++reads[s] <= waits[s], "dS %d is read %d times, after %d waits", s, reads[s], waits[s]);
     dQ[0][0] = (float)s;
 }
-struct Add {
-    void operator()(float *to, const float (&dQ)[8][4], int number) const
-    {
-        CHECK(to == (number < 0 ? NULL : cells + number), "dQ %d goes to another place", number);
-        CHECK(number < 0 || dQ[0][0] == number % 2, "dQ %d comes from dS %g", number, dQ[0][0]);
-        adds += number >= 0;
-    }
-};
-@KeyTile@
+static void add_dQ(float *to, const float (&dQ)[8][4])
+{
+    CHECK(to == (adds < 0 ? NULL : cells + adds), "dQ %d goes elsewhere", adds);
+    CHECK(adds < 0 || dQ[0][0] == adds % 2, "dQ %d comes from dS %g", adds, dQ[0][0]);
+    adds++;
+}
+template <class C, bool ORDERED>
+static void add_dQ_in_order(float *to, const float (&dQ)[8][4], uint32_t, int, int number)
+{
+    CHECK(number == adds, "dQ %d is added as number %d", adds, number);
+    add_dQ(to, dQ);
+}
+@WgmmaKeys@
 @consume_in_turns@
 template <int D> static void play(int count, int warpgroup)
 {
-    typedef KeyTile<D> C;
+    typedef WgmmaKeys<D> C;
     static unsigned char smem[C::ALL];
     float dK[D / 8][4], dV[D / 8][4];
-    waits[0] = waits[1] = reads[0] = reads[1] = stores = adds = reads_of_K = 0;
+    waits[0] = waits[1] = reads[0] = reads[1] = stores = reads_of_K = 0;
+    adds = -1; /* the first one is nobody's */
     full = C::dS_FULL;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
-    consume_in_turns<float, C>(dK, dV, AttnArgs(), Pass(), Sight(), KeyBlock(), KeyWalk{0, count},
-                               Add(), smem, warpgroup);
-    CHECK(adds == count && reads[0] + reads[1] == count && reads_of_K == (count > 0),
+    consume_in_turns<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem, warpgroup);
+    CHECK(adds == (count ? count : -1) && reads[0] + reads[1] == count && reads_of_K == (count > 0),
           "d = %d, %d tiles: %d sums, %d + %d products, %d of K", D, count, adds, reads[0],
           reads[1], reads_of_K);
 }
@@ -281,12 +284,19 @@ def run(tap, cxx, folder, name, source):
 
 def main():
     tap, cxx = Tap(), sys.argv[1:]
-    turns = function("04_flash_backward/cuda/wgmma_turns.cuh", "consume_in_turns")
-    tile = cut("04_flash_backward/cuda/wgmma_keys.cuh", "template <int D_> struct KeyTile {", "};")
+    tile = cut("common/units/wgmma_keys.cuh", "template <int D_> struct WgmmaKeys {", "};")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        run(tap, cxx, folder, "consume_in_turns reads what has been waited for, or K",
-            TURNS.replace("@KeyTile@", tile).replace("@consume_in_turns@", turns))
+        for path, more, arguments in (
+                ("04_flash_backward/cuda/v12_turns.cu", "",
+                 "Pass(), Band(), KeyBlock(), 1, 1.0f,"),
+                ("common/attention/backward/cuda/hopper_keys.cuh", ", true",
+                 "AttnArgs(), Pass(), RowSight(), KeyBlock(),")):
+            run(tap, cxx, folder,
+                f"consume_in_turns of {path} reads what has been waited for, or K",
+                TURNS.replace("@WgmmaKeys@", tile).replace("@arguments@", arguments)
+                .replace("@consume_in_turns@", function(path, "consume_in_turns"))
+                .replace("@More@", more))
         rung, library = "BlockWork Problem 2,heads/2,1,Nq".split(), ("QueryTile", "AttnArgs",
                                                                      "{2, heads / 2, 1, Nq}, 1.0f")
         for path, section, words in (

@@ -29,6 +29,7 @@
 #include "flash_backward.h"
 #include "harness/rung.h"
 #include "harness/visits.h"
+#include "problem.h"
 
 CUDA_RUNG_FN(sliding_window, v0_online_block)
 CUDA_RUNG_FN(sliding_window, v3_decode_window)
@@ -328,7 +329,7 @@ TEST(test_kernels_and_their_tiles)
     expect(forward(&many), "attention_16bit_kernel");
     assert_true(flash_tiles_library_cuda(&many).Br != 64 * 3);
     expect(backward(&many), "gradients_kernel");
-    assert_null(strstr(launched, "rung"));
+    assert_null(strstr(launched, "hopper_backward"));
     assert_true(flash_backward_tiles_library_cuda(&many).Bc < 128);
 #endif
     on_gpu(90);
@@ -348,15 +349,24 @@ TEST(test_kernels_and_their_tiles)
 }
 
 #ifdef HAVE_SM90A
-AttnStatus flash_backward_v13_fused_delta(const AttnArgs *args);
+extern const Rung rung_flash_backward_v13_fused_delta;
 
 TEST(test_a_refusal_leaves_nothing_behind)
 {
-    AttnArgs a = case_of(500, 500, 128, ATTN_BF16);
+    const Problem p = {.B = 2,
+                       .H = 4,
+                       .Hkv = 2,
+                       .Nq = 500,
+                       .Nk = 500,
+                       .d = 128,
+                       .scale = 1.0f,
+                       .from = -(1 << 30),
+                       .to = 1 << 30,
+                       .dtype = BF16};
     on_gpu(90);
     device_set_smem_limit(101376);
     launched[0] = '\0';
-    assert_int_equal(ATTN_SKIP, flash_backward_v13_fused_delta(&a));
+    rung_flash_backward_v13_fused_delta.backward(&p);
     assert_string_equal("", launched);
     assert_true(device_smem_refused() > 101376);
 }

@@ -18,7 +18,7 @@
 #include "cuda/device.h"
 #include "wide_keys.cuh"
 
-using namespace rung;
+using namespace hopper_backward;
 
 template <int D> struct TileOf {
     typedef OrderedTile<D> C;
@@ -43,7 +43,7 @@ static bool queries_for_hopper(const AttnArgs *a)
     return a->Q.dtype != ATTN_F32 && n->d % 8 == 0 && n->d <= 256 && !a->mask &&
            !(a->softcap > 0.0f) && a->scale > 0.0f && device_smem_limit() == 0 && n->B > 0 &&
            n->Nq > 0 && readable(&a->Q) && readable(&a->dO) && make_row_rule(&rule, &alone) &&
-           hopper_is_here();
+           cuda_capability() == 90; /* sm_90a code runs on no other GPU */
 }
 
 static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
@@ -160,21 +160,17 @@ static AttnStatus run_parts(const AttnArgs *a, const float *delta_dev, const Key
 {
     typedef typename TileOf<D>::C C;
     const Pass pass = place_pass(&a->shape, workspace_dev);
-    const AnyDelta<T> delta = {delta_dev, (int)a->shape.d,
-                               on_16_bytes(&a->O) && on_16_bytes(&a->dO)};
     const KeysKernel kernel = kernel_for<T, D>(flash_backward_deterministic());
     AttnStatus status =
         cuda_reserve_smem((const void *)kernel, C::ALL); /* before anything is done */
     if (status == ATTN_OK && (parts & GRADIENTS_BEGIN))
-        status =
-            prepare_pass<T, D>(a, delta, pass, order_ints(rows_of_pass(&a->shape)) * sizeof(int));
+        status = prepare_pass<T, D>(a, delta_dev, pass,
+                                    order_ints(rows_of_pass(&a->shape)) * sizeof(int));
     if (status == ATTN_OK && (parts & GRADIENTS_ADD))
         status = keys ? add_gradients<T, D>(a, work, pass, parts)
                       : add_other_keys(a, delta_dev, work, pass.dQ_sum, D);
-    if (status == ATTN_OK && (parts & GRADIENTS_END)) {
-        const WriteDQ<T> write = {work.sums.dQ, on_16_bytes(&a->dQ)};
-        status = finish_dQ<T, D>(a, pass, write);
-    }
+    if (status == ATTN_OK && (parts & GRADIENTS_END))
+        status = finish_dQ<T, D>(a, pass, work.sums.dQ);
     return status;
 }
 

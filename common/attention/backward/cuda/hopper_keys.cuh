@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * hopper_keys.cuh: the kernel of rung v13 for all that the library is asked: positions that grow
- * (row_rule.cuh), head dimensions below that of the tile, dK and dV as sums in float32, a fixed
- * order of sums (ordered_dq.cuh).
+ * hopper_keys.cuh: the loop of rung v12, which says why it is so, for all that the library is
+ * asked: positions that grow (row_rule.cuh), head dimensions below that of the tile, dK and dV as
+ * sums in float32, a fixed order of sums (ordered_dq.cuh).
  *
  * Head dimensions. The copy engine fills channels from d on with zeros, and leaves them out on the
  * way back, 16 bytes at a time: d is a multiple of 8. For that a map has the channels of a head as
@@ -10,17 +10,18 @@
  *
  * Interface:
  * - KeysWork: what a launch works on. make_maps (host). readable (host): by the copy engine.
- * - add_keys: dK and dV to the sums. keys_kernel: d up to 64 and 128.
+ * - load_Q, load_dO: orders to the copy engine. add_keys: dK and dV to the sums.
+ * - keys_kernel: d up to 64 and 128.
  */
 #ifndef FLASH_BACKWARD_HOPPER_KEYS_CUH
 #define FLASH_BACKWARD_HOPPER_KEYS_CUH
 
-#include "../../../../04_flash_backward/cuda/hopper_pass.cuh"
 #include "attention/backward/backward_library.h"
+#include "hopper_pass.cuh"
 #include "ordered_dq.cuh"
 #include "row_rule.cuh"
 
-namespace rung
+namespace hopper_backward
 {
 
 struct KeysWork {
@@ -36,8 +37,7 @@ struct PanelMaps : KeyMaps {
     int copies;
 };
 
-/* What load_tile and store_tile take in place of a map: wgmma_keys.cuh names K of these as K of
- * KeyMaps. */
+/* What load_tile and store_tile take in place of a map. */
 struct BoxMap {
     const CUtensorMap *map;
     int copies;
@@ -155,58 +155,187 @@ static __device__ __forceinline__ void store_tile(uint32_t from, const BoxMap *b
             store_panel(from + panel * 64 * PANEL * 2, box->map, panel, b, h, n);
 }
 
-/* delta that is given, or the sum. Rows have d channels, and lie on 16 bytes or not. */
-template <typename T> struct AnyDelta {
-    const float *delta_dev; /* or NULL */
-    int d;
-    bool aligned;
-    __device__ uint4 load_8(const Tensor &from, int b, int i, int h, int x) const
-    {
-        const T *at = (const T *)from.data + tensor_offset(&from, b, i, h) + x;
-        const uint16_t *e = (const uint16_t *)at;
-        if (aligned)
-            return *(const uint4 *)at;
-        return make_uint4(e[0] | (uint32_t)e[1] << 16, e[2] | (uint32_t)e[3] << 16,
-                          e[4] | (uint32_t)e[5] << 16, e[6] | (uint32_t)e[7] << 16);
+/* K and V: 64 keys of each consumer. */
+template <class C>
+static __device__ __forceinline__ void load_keys(const BoxMaps &maps, const KeyBlock &block,
+                                                 uint32_t smem)
+{
+    barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
+    for (int half = 0; half < 2; half++) {
+        load_tile(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
+        load_tile(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
     }
-    __device__ void load(uint4 &O, uint4 &dO, const AttnArgs &a, int b, int i, int h, int x) const
-    {
-        if (delta_dev || x >= d)
-            return;
-        O = load_8(a.O, b, i, h, x);
-        dO = load_8(a.dO, b, i, h, x);
-    }
-    __device__ float delta(float sum, int64_t at) const
-    {
-        return delta_dev ? delta_dev[at] : sum;
-    }
-};
+}
 
-/* dQ to tensors of d channels whose rows lie on 16 bytes or not, or (sum not NULL) sum
- * [B][Nq][H][d] += dQ. */
-template <typename T> struct WriteDQ {
-    float *sum;
-    bool aligned;
-    __device__ void operator()(const AttnArgs &a, const float (&dQ)[8], int b, int i, int h,
-                               int channel) const
-    {
-        if (channel >= (int)a.shape.d)
-            return;
-        if (sum) {
-            float *at = sum + ((b * a.shape.Nq + i) * a.shape.H + h) * a.shape.d + channel;
-#pragma unroll
-            for (int x = 0; x < 8; x++)
-                at[x] += dQ[x];
-        } else if (aligned) {
-            RoundDQ<T>()(a, dQ, b, i, h, channel);
-        } else {
-            T *at = (T *)a.dQ.data + tensor_offset(&a.dQ, b, i, h) + channel;
-#pragma unroll
-            for (int x = 0; x < 8; x++)
-                at[x] = T(dQ[x]);
-        }
+/* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
+ * its first half twice: queries past the end are hidden. */
+template <class C>
+static __device__ __forceinline__ void load_Q(const BoxMaps &maps, const KeyBlock &block,
+                                              const KeyWalk &walk, const float2 *stats, int Nq,
+                                              uint32_t smem, int stage)
+{
+    const uint32_t barrier = smem + C::Q_FULL + 8 * stage;
+    barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
+    for (int n = 0; n < C::Br; n += 64) {
+        const int i = walk.i0 + n;
+        load_tile(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h,
+                  i, barrier);
+        load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
+                   64 * 8, barrier);
     }
-};
+}
+
+template <class C>
+static __device__ __forceinline__ void load_dO(const BoxMaps &maps, const KeyBlock &block,
+                                               const KeyWalk &walk, uint32_t smem, int stage)
+{
+    const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
+    barrier_expect(barrier, C::ROWS_BYTES);
+    for (int n = 0; n < C::Br; n += 64)
+        load_tile(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
+                  walk.i0 + n, barrier);
+}
+
+/* By the producer: all tiles, each as soon as its stage is free. */
+template <class C>
+static __device__ __forceinline__ void produce(const BoxMaps &maps, const KeyBlock &block,
+                                               const Pass &pass, int H, int Nq, KeyWalk walk,
+                                               uint32_t smem)
+{
+    load_keys<C>(maps, block, smem);
+#pragma unroll 1
+    for (int tile = 0; tile < walk.count; tile++) {
+        const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
+        barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
+        load_Q<C>(maps, block, walk, stats_of_head(pass, block.b * H + walk.h, Nq), Nq, smem,
+                  stage);
+        barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
+        load_dO<C>(maps, block, walk, smem, stage);
+        next_tile<C>(walk);
+    }
+}
+
+/* P^T and dS^T of a tile. S is done, dP is still being multiplied. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 16][4],
+            float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], float scale, const RowSight &sight,
+            int i0, int j0, const float2 *stats)
+{
+    const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
+    if (!sees_all<C>(sight, i0))
+        hide_pairs<C>(S, {rows_of_key(sight, j), rows_of_key(sight, j + 8)}, i0);
+    exponentiate<C>(S, stats, scale * LOG2E);
+    wgmma_wait<0>(dP);
+    multiply_by_P<C>(dP, S, stats);
+    round_factor<T, C>(P_factor, S);
+    round_factor<T, C>(dS_factor, dP);
+}
+
+/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. */
+template <typename T, class C, bool ORDERED>
+static __device__ __forceinline__ void
+consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
+                 const Pass &pass, const RowSight &sight, const KeyBlock &block, KeyWalk walk,
+                 unsigned char *smem_bytes, int warpgroup)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
+    const RowRange seeing = {sight.first_row, sight.end_row};
+    const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = walk.count - 1;
+    /* dS_before: where dS of the tile before lies; in front of the first tile K. */
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
+    float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
+    start_sums<C>(dK, dV);
+    wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
+    wgmma_wait<0>(dV);
+    barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
+    if (warpgroup == 1 && last > 0)
+        threads_arrive(TURN, CONSUMER_THREADS);
+    if (walk.count > 0) { /* S, dP, P and dS of the first tile */
+        float S[C::Br / 8][4], dP[C::Br / 8][4];
+        barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
+        barrier_wait(smem + C::dO_FULL, 0, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + C::Q, seeing, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + C::dO, seeing, walk.i0, Nq);
+        wgmma_begin();
+        multiply_rows<T, C>(S, my_K, smem + C::Q);
+        multiply_rows<T, C>(dP, my_V, smem + C::dO);
+        wgmma_wait<1>(S);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a.scale, sight, walk.i0, block.j0,
+                          (const float2 *)(smem_bytes + C::STATS));
+        store_dS<C>(smem + C::dS, dS_factor, warpgroup);
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < last; tile++) {
+        const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
+        const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
+        const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
+        const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
+        float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
+        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        next_tile<C>(walk);
+        if (tile > 0)
+            barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
+        threads_sync(TURN + warpgroup, CONSUMER_THREADS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
+        dS_before = C::dS + stage * C::dS_BYTES;
+        add_product<T, C>(dV, P_factor, dO);
+        add_product<T, C>(dK, dS_factor, Q);
+        publish_dS<C>(smem, stage);
+        wgmma_wait<2>(dQ);
+        if (tile > 0)
+            report(smem + C::dS_FREE + 8 * next);
+        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, tile - 1);
+        dQ_before = dQ_now;
+        barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
+        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), seeing, walk.i0, Nq);
+        wgmma_wait<1>(dV); /* P is read: room for S */
+        wgmma_begin();
+        multiply_rows<T, C>(S, my_K, next_Q);
+        barrier_wait(smem + C::dO_FULL + 8 * next, next_parity, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), seeing, walk.i0, Nq);
+        wgmma_wait<1>(dK); /* dS is read: room for dP */
+        wgmma_begin();
+        multiply_rows<T, C>(dP, my_V, next_dO);
+        if (warpgroup == 0 || tile + 1 < last) /* behind the last one nobody would take it */
+            threads_arrive(TURN + (1 - warpgroup), CONSUMER_THREADS);
+        report(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
+        wgmma_wait<1>(S);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a.scale, sight, walk.i0, block.j0,
+                          next_stats);
+        if (tile > 0)
+            barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
+        store_dS<C>(next_dS, dS_factor, warpgroup);
+    }
+    if (walk.count > 0) { /* what is left: dQ of two tiles, dV and dK */
+        const int stage = last % 2;
+        const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
+        float dQ[8][4];
+        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        if (last > 0)
+            barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
+        add_product<T, C>(dV, P_factor, smem + C::dO + stage * C::ROWS_BYTES);
+        add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
+        publish_dS<C>(smem, stage);
+        wgmma_wait<2>(dQ);
+        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, last - 1);
+        barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
+        wgmma_wait<0>(dQ);
+        add_dQ_in_order<C, ORDERED>(dQ_now, dQ, smem, warpgroup, last);
+    }
+    wgmma_wait<0>(dK);
+    wgmma_wait<0>(dV);
+}
 
 /* Two neighbouring channels of a row of the sums. */
 static __device__ __forceinline__ void add_pair(float *to, float low, float high, bool fresh)
@@ -242,6 +371,28 @@ add_keys(const float (&dK)[CHANNELS / 8][4], const float (&dV)[CHANNELS / 8][4],
     }
 }
 
+/* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
+ * read. Rows past the end are left out. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
+                                                       const float (&dV)[C::D / 8][4], float scale,
+                                                       const BoxMaps &maps, const KeyBlock &block,
+                                                       int Nk, unsigned char *smem, int warpgroup)
+{
+    unsigned char *K = smem + C::K + warpgroup * C::BOX, *V = smem + C::V + warpgroup * C::BOX;
+    const int j = block.j0 + 64 * warpgroup;
+    threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
+    round_keys<T, C>(dK, scale, K);
+    round_keys<T, C>(dV, 1.0f, V);
+    fence_for_tma();
+    threads_sync(1 + warpgroup, 128);
+    if (threadIdx.x % 128 == 0 && j < Nk) {
+        store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
+        store_tile((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
+        store_tiles_read(); /* a block may not end before */
+    }
+}
+
 template <typename T, class C, bool ORDERED>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     keys_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
@@ -260,18 +411,17 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     const KeyBlock block = keys_in_sections(a, C::Bc, index, work.section, work.back);
     const BoxMaps boxes = boxes_of(maps);
     const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
-    KeyWalk walk = start_walk<C>(block, sight);
+    KeyWalk walk = start_walk<C>(block, sight.seen);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0)
-            produce<C>(a, pass, boxes, block, walk, smem);
+            produce<C>(boxes, block, pass, (int)a.shape.H, (int)a.shape.Nq, walk, smem);
         else if (ORDERED && threadIdx.x % 32 == 0 && threadIdx.x % 128 <= 64)
             keep_order<C>(a, pass, work.back, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         registers_take<CONSUMER_REGISTERS>();
-        const AddOrdered<C, ORDERED> add = {smem, warpgroup};
-        consume_in_turns<T, C>(dK, dV, a, pass, sight, block, walk, add, smem_bytes, warpgroup);
+        consume_in_turns<T, C, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes, warpgroup);
         if (work.sums.dK)
             add_keys<C::D>(dK, dV, a, work, block, block.j0 + 64 * warpgroup, 0);
         else
@@ -279,6 +429,6 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     }
 }
 
-} // namespace rung
+} // namespace hopper_backward
 
 #endif

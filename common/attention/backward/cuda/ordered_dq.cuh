@@ -11,9 +11,9 @@
  * warps with nothing to do, so two of them keep the order, one for each warpgroup that computes:
  *
  *     keeper      my turn?  open | .............. | done: fence, write the counter
- *     consumers   ... products ....... | wait, add | tell, go on
+ *     consumers   ... products ....... | wait, add | report, go on
  *
- * The fence of the keeper covers the adds of those who have told it: what a thread has seen happen
+ * The fence of the keeper covers the adds of those who have reported: what a thread has seen happen
  * before its fence is before whatever comes after it.
  *
  * Nobody may wait for a block that has not started, because that one may be waiting for our place.
@@ -29,20 +29,22 @@
  * Interface:
  * - order_ints: counters and the ticket of a pass; they lie behind dQ_sum and start with 0.
  * - start_order: by one thread of a block. keep_order: by one thread for each warpgroup.
- * - wait_for_order, tell_order: by the consumers, around the add of dQ number 0, 1, 2 ...
- *   AddOrdered: both, for consume_in_turns.
+ * - wait_for_order, report_order: by the consumers, around the add of dQ number 0, 1, 2 ...
+ *   add_dQ_in_order: all three.
  * - OrderedTile: a tile with the barriers of that.
  */
 #ifndef FLASH_BACKWARD_ORDERED_DQ_CUH
 #define FLASH_BACKWARD_ORDERED_DQ_CUH
 
-#include "../../../../04_flash_backward/cuda/wgmma_turns.cuh"
+#include "attn.h"
+#include "row_rule.cuh"
+#include "units/wgmma_turns.cuh"
 
-namespace rung
+namespace hopper_backward
 {
 
-template <int D_> struct OrderedTile : KeyTile<D_> {
-    static const int ORDER_OPEN = KeyTile<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
+template <int D_> struct OrderedTile : WgmmaKeys<D_> {
+    static const int ORDER_OPEN = WgmmaKeys<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
     static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
 };
@@ -98,9 +100,9 @@ static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, co
 }
 
 /* By one thread, for one warpgroup. back: the last keys come first. */
-template <class C, class Sight>
+template <class C>
 static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass &pass, bool back,
-                                                  const Sight &sight, const KeyBlock &block,
+                                                  const RowSight &sight, const KeyBlock &block,
                                                   KeyWalk walk, uint32_t smem, int warpgroup)
 {
     const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::Bc;
@@ -108,7 +110,7 @@ static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass 
     const uint32_t open = smem + C::ORDER_OPEN + 8 * warpgroup;
     const uint32_t done = smem + C::ORDER_DONE + 8 * warpgroup;
     int *const counters = counters_of<C>(a, pass) + warpgroup;
-    Rows theirs = rows_that_see(sight, before * C::Bc, C::Bc);
+    RowRange theirs = rows_that_see(sight, before * C::Bc, C::Bc);
     if (before < 0 || before * C::Bc >= (int)a.shape.Nk || theirs.begin >= theirs.end)
         theirs.begin = theirs.end = 0; /* nobody */
     theirs.begin = theirs.begin / C::Br * C::Br;
@@ -119,7 +121,7 @@ static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass 
         counter_wait(counter, walk.i0 >= theirs.begin && walk.i0 < theirs.end ? before + 1 : 0);
         barrier_arrive(open);
         barrier_wait(done, tile % 2, WAIT_dQ);
-        __threadfence(); /* the adds that it has been told of are there before the counter is */
+        __threadfence(); /* the adds that were reported are there before the counter is */
         counter_set(counter, own + 1);
         next_tile<C>(walk);
     }
@@ -133,24 +135,23 @@ static __device__ __forceinline__ void wait_for_order(uint32_t smem, int warpgro
 }
 
 /* It has been added. */
-template <class C> static __device__ __forceinline__ void tell_order(uint32_t smem, int warpgroup)
+template <class C> static __device__ __forceinline__ void report_order(uint32_t smem, int warpgroup)
 {
-    tell(smem + C::ORDER_DONE + 8 * warpgroup);
+    report(smem + C::ORDER_DONE + 8 * warpgroup);
 }
 
-template <class C, bool ORDERED> struct AddOrdered {
-    uint32_t smem;
-    int warpgroup;
-    __device__ void operator()(float *to, const float (&dQ)[8][4], int number) const
-    {
-        if (ORDERED && number >= 0)
-            wait_for_order<C>(smem, warpgroup, number);
-        add_dQ(to, dQ);
-        if (ORDERED && number >= 0)
-            tell_order<C>(smem, warpgroup);
-    }
-};
+/* From registers. number: of this dQ of the block, -1: nobody's. */
+template <class C, bool ORDERED>
+static __device__ __forceinline__ void add_dQ_in_order(float *to, const float (&dQ)[8][4],
+                                                       uint32_t smem, int warpgroup, int number)
+{
+    if (ORDERED && number >= 0)
+        wait_for_order<C>(smem, warpgroup, number);
+    add_dQ(to, dQ);
+    if (ORDERED && number >= 0)
+        report_order<C>(smem, warpgroup);
+}
 
-} // namespace rung
+} // namespace hopper_backward
 
 #endif

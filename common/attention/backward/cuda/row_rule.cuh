@@ -10,16 +10,18 @@
  *
  * Interface:
  * - RowRule, make_row_rule (host).
- * - RowSight, sight_of: what a block of keys asks (wgmma_keys.cuh).
+ * - RowSight, sight_of: what a block of keys asks. rows_of_key, rows_that_see, sees_all.
  */
 #ifndef FLASH_BACKWARD_ROW_RULE_CUH
 #define FLASH_BACKWARD_ROW_RULE_CUH
 
-#include "../../../../04_flash_backward/cuda/plain.cuh"
 #define KEY_RULE_KEEPS_ITS_LOOP
 #include "attention/forward/cuda/key_rule.h"
+#include "units/backward_pass.cuh"
 
-namespace rung
+#define FAR (1 << 30) /* no tensor has so many rows */
+
+namespace hopper_backward
 {
 
 struct RowRule {
@@ -63,22 +65,23 @@ static bool make_row_rule(RowRule *rule, const AttnArgs *a)
 struct RowSight {
     const KeyRule *turned;
     int Nk, j0, first_row, end_row, full_begin, full_end;
-    Rows seen;
+    RowRange seen;
 };
 
-static __device__ __forceinline__ Rows rows_of_key(const RowSight &sight, int key)
+/* The queries that see one key. */
+static __device__ __forceinline__ RowRange rows_of_key(const RowSight &sight, int key)
 {
     const int p = row_position(sight.turned, key);
-    Rows rows;
+    RowRange rows;
     rows.begin = key < sight.Nk ? first_key(sight.turned, p) : FAR;
     rows.end = last_key(sight.turned, p) + 1;
     return rows;
 }
 
 /* Of the block's own keys, which is known, or of another one's. */
-static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int j0, int count)
+static __device__ __forceinline__ RowRange rows_that_see(const RowSight &sight, int j0, int count)
 {
-    Rows rows;
+    RowRange rows;
     if (j0 == sight.j0)
         return sight.seen;
     rows.begin = max(rows_of_key(sight, j0).begin, sight.first_row);
@@ -86,8 +89,8 @@ static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int 
     return rows;
 }
 
-template <class C>
-static __device__ __forceinline__ bool sees_all(const RowSight &sight, int i0, int /* j0 */)
+/* Do all queries of the tile see all keys of the block? */
+template <class C> static __device__ __forceinline__ bool sees_all(const RowSight &sight, int i0)
 {
     return i0 >= sight.full_begin && i0 + C::Br <= sight.full_end;
 }
@@ -101,7 +104,8 @@ static __device__ __forceinline__ RowSight sight_of(const RowRule &rule, int Nk,
     sight.j0 = j0;
     sight.first_row = rule.first_row;
     sight.end_row = rule.end_row;
-    const Rows first = rows_of_key(sight, j0), last = rows_of_key(sight, min(j0 + count, Nk) - 1);
+    const RowRange first = rows_of_key(sight, j0),
+                   last = rows_of_key(sight, min(j0 + count, Nk) - 1);
     sight.seen.begin = max(first.begin, rule.first_row);
     sight.seen.end = min(last.end, rule.end_row);
     sight.full_begin = j0 + count <= Nk ? last.begin : FAR; /* FAR: not all keys exist */
@@ -109,6 +113,6 @@ static __device__ __forceinline__ RowSight sight_of(const RowRule &rule, int Nk,
     return sight;
 }
 
-} // namespace rung
+} // namespace hopper_backward
 
 #endif

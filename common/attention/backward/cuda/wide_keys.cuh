@@ -23,7 +23,7 @@
 
 #include "hopper_keys.cuh"
 
-namespace rung
+namespace hopper_backward
 {
 
 /* wgmma with both factors from shared memory, m64n32 and m64n128. TURNS: which are transposed. */
@@ -42,12 +42,12 @@ static __device__ __forceinline__ void multiply_narrow(float (&C)[4][4], uint64_
     BY_TYPE(WGMMA_ANY, 32, NAMES_32, "%16", "%17", "%18", "0, 0", COLUMNS_32(C, 0));
 }
 
-/* C[64][128] = or += A B, B [16][128]; A [64][16], or (TURNED) [16][64] and transposed */
-template <typename T, int ADD, bool TURNED>
+/* C[64][128] = or += A B, B [16][128]; A [64][16], or (TRANSPOSED) [16][64] and transposed */
+template <typename T, int ADD, bool TRANSPOSED>
 static __device__ __forceinline__ void multiply_wide(float (&C)[16][4], uint64_t A_desc,
                                                      uint64_t B_desc)
 {
-    if constexpr (TURNED)
+    if constexpr (TRANSPOSED)
         BY_TYPE(WGMMA_ANY, 128, NAMES_128, "%64", "%65", "%66", "1, 1", COLUMNS_64(C, 0),
                 COLUMNS_64(C, 8));
     else
@@ -138,10 +138,10 @@ static __device__ __forceinline__ void multiply_dS_K_wide(float (&dQ)[16][4], ui
 
 /* dK and dV of 64 keys over a walk; dQ is added. P and dS of tile t + 2 may be written where those
  * of tile t were: at the meeting of tile t + 1 both warpgroups had done with them. */
-template <typename T, bool ORDERED, class Sight>
+template <typename T, bool ORDERED>
 static __device__ __forceinline__ void
 consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pass &pass,
-             const Sight &sight, const KeyBlock &block, KeyWalk walk, unsigned char *smem_bytes,
+             const RowSight &sight, const KeyBlock &block, KeyWalk walk, unsigned char *smem_bytes,
              int warpgroup)
 {
     typedef WideTile C;
@@ -149,6 +149,7 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     const int j = block.j0 + warp * 16 + lane / 4;
     const int Tr = divide_up((int)a.shape.Nq, 64);
+    const RowRange seeing = {sight.first_row, sight.end_row};
     start_sums<WideChannels>(dK, dV);
     barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
 #pragma unroll 1
@@ -162,14 +163,15 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
         uint32_t factor[2][4];
         barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
         barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + (Q - smem), sight, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + (dO - smem), sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), seeing, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), seeing, walk.i0, Nq);
         wgmma_begin();
         multiply_half<T>(S, smem + C::K, Q, warpgroup);
         multiply_half<T>(dP, smem + C::V, dO, warpgroup);
         wgmma_wait<1>(S);
-        if (!sees_all<C>(sight, walk.i0, block.j0))
-            hide_pairs<WideRows>(S, sight, walk.i0 + 32 * warpgroup, j);
+        if (!sees_all<C>(sight, walk.i0))
+            hide_pairs<WideRows>(S, {rows_of_key(sight, j), rows_of_key(sight, j + 8)},
+                                 walk.i0 + 32 * warpgroup);
         exponentiate<WideRows>(S, stats, a.scale * LOG2E);
         round_factor<T, WideRows>(factor, S);
         store_half(P, factor, warpgroup);
@@ -195,11 +197,11 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
                 add_4(to + n * 128, dQ[n]);
         }
         if (ORDERED)
-            tell_order<C>(smem, warpgroup);
+            report_order<C>(smem, warpgroup);
         wgmma_wait<1>(dV);
-        tell(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::dO_FREE + 8 * stage);
         wgmma_wait<0>(dK);
-        tell(smem + C::Q_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
         next_tile<C>(walk);
     }
     wgmma_wait<0>(dV);
@@ -251,7 +253,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     const KeyBlock block = keys_in_sections(a, C::Bc, index, work.section, work.back);
     const BoxMaps boxes = boxes_of(maps);
     const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
-    KeyWalk walk = start_walk<C>(block, sight);
+    KeyWalk walk = start_walk<C>(block, sight.seen);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0) {
@@ -262,7 +264,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
             for (int tile = 0; tile < walk.count; tile++) {
                 const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
                 barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
-                load_Q<C>(boxes, block, walk, stats_of_head(a, pass, block.b, walk.h),
+                load_Q<C>(boxes, block, walk,
+                          stats_of_head(pass, block.b * (int)a.shape.H + walk.h, (int)a.shape.Nq),
                           (int)a.shape.Nq, smem, stage);
                 barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
                 load_dO<C>(boxes, block, walk, smem, stage);
@@ -282,6 +285,6 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     }
 }
 
-} // namespace rung
+} // namespace hopper_backward
 
 #endif

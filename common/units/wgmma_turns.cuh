@@ -1,48 +1,35 @@
 /* SPDX-License-Identifier: MIT
  *
  * wgmma_turns.cuh: what a warpgroup that computes does from v12 on: one exponentiates while the
- * products of the other run.
- *
- * In v11 both warpgroups wait for dS of the other, so both do the same at the same time: first the
- * tensor cores have ten products in line, then few or none. Here they take turns. A warpgroup
- * issues five products in one go, says that it is the other's turn, and makes P and dS of its next
- * tile while that one's products run:
+ * products of the other run. The idea, and why, stands in v12_turns.cu in the same words.
  *
  *     warpgroup 0:  dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | P, dS          | ...
  *     warpgroup 1:                 | dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | ...
  *
- * S and dP are those of the next tile. dQ' is that of the tile before, because it takes dS of both
- * warpgroups, which are half a tile apart. So dS has two places for another reason than in v11:
- * mbarriers tell when all warps have written one, and when both dQ' have read it.
- *
- * One product is too many: in front of the first tile there is no dS, and nobody reads that dQ'.
- * (ptxas keeps products in flight only if they are issued each time.) Its place may be unwritten,
- * or being written by the other warpgroup; so it reads K, and V behind it, which stay as they are.
+ * S and dP are those of the next tile, dQ' is that of the tile before.
  *
  * Interface:
- * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. AddNow: at once.
- * - turns_kernel: one block for each 128 keys.
+ * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added.
+ * - weigh_pairs: P^T and dS^T of a tile. publish_dS.
  */
-#ifndef FLASH_BACKWARD_WGMMA_TURNS_CUH
-#define FLASH_BACKWARD_WGMMA_TURNS_CUH
+#ifndef UNITS_WGMMA_TURNS_CUH
+#define UNITS_WGMMA_TURNS_CUH
 
-#include "wgmma_keys.cuh"
-
-namespace rung
-{
+#include "units/wgmma_keys.cuh"
 
 #define TURN 4 /* named barriers 4 and 5: it is the turn of warpgroup 0, 1 */
 
 /* P^T and dS^T of a tile. S is done, dP is still being multiplied. */
-template <typename T, class C, class Sight>
+template <typename T, class C>
 static __device__ __forceinline__ void
 weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 16][4],
-            float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], const AttnArgs &a,
-            const Sight &sight, int i0, int j0, const float2 *stats)
+            float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], float scale, const Band &band,
+            int i0, int j0, const float2 *stats)
 {
-    if (!sees_all<C>(sight, i0, j0))
-        hide_pairs<C>(S, sight, i0, j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4);
-    exponentiate<C>(S, stats, a.scale * LOG2E);
+    const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
+    if (!sees_all<C>(band, i0, j0))
+        hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, i0);
+    exponentiate<C>(S, stats, scale * LOG2E);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
     round_factor<T, C>(P_factor, S);
@@ -55,27 +42,20 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
 template <class C> static __device__ __forceinline__ void publish_dS(uint32_t smem, int stage)
 {
     fence_for_tma();
-    tell(smem + C::dS_FULL + 8 * stage);
+    report(smem + C::dS_FULL + 8 * stage);
 }
 
-/* How dQ number 0, 1, 2 ... of a block is added; -1 is nobody's. The library has another one of
- * these, which waits for its place in a fixed order. */
-struct AddNow {
-    __device__ void operator()(float *to, const float (&dQ)[8][4], int /* number */) const
-    {
-        add_dQ(to, dQ);
-    }
-};
-
-template <typename T, class C, class Sight, class Add>
+/* dK and dV of 64 keys over a walk; dQ is added. */
+template <typename T, class C>
 static __device__ __forceinline__ void
-consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
-                 const Pass &pass, const Sight &sight, const KeyBlock &block, KeyWalk walk,
-                 const Add &add, unsigned char *smem_bytes, int warpgroup)
+consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass,
+                 const Band &band, const KeyBlock &block, int H, float scale, KeyWalk walk,
+                 unsigned char *smem_bytes, int warpgroup)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
-    const int Nq = (int)a.shape.Nq, last = walk.count - 1;
+    const RowRange seeing = rows_that_see(band);
+    const int Nq = band.Nq, last = walk.count - 1;
     /* dS_before: where dS of the tile before lies; in front of the first tile K. */
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
@@ -89,13 +69,13 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         float S[C::Br / 8][4], dP[C::Br / 8][4];
         barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
         barrier_wait(smem + C::dO_FULL, 0, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + C::Q, sight, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + C::dO, sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + C::Q, seeing, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + C::dO, seeing, walk.i0, Nq);
         wgmma_begin();
         multiply_rows<T, C>(S, my_K, smem + C::Q);
         multiply_rows<T, C>(dP, my_V, smem + C::dO);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, sight, walk.i0, block.j0,
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0,
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
     }
@@ -107,7 +87,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
-        dQ_now = dQ_square<C>(a, pass, block.b, walk, warpgroup);
+        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
         if (tile > 0)
             barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
@@ -120,25 +100,25 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
         if (tile > 0)
-            tell(smem + C::dS_FREE + 8 * next);
-        add(dQ_before, dQ, tile - 1);
+            report(smem + C::dS_FREE + 8 * next);
+        add_dQ(dQ_before, dQ);
         dQ_before = dQ_now;
         barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
-        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), seeing, walk.i0, Nq);
         wgmma_wait<1>(dV); /* P is read: room for S */
         wgmma_begin();
         multiply_rows<T, C>(S, my_K, next_Q);
         barrier_wait(smem + C::dO_FULL + 8 * next, next_parity, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), seeing, walk.i0, Nq);
         wgmma_wait<1>(dK); /* dS is read: room for dP */
         wgmma_begin();
         multiply_rows<T, C>(dP, my_V, next_dO);
         if (warpgroup == 0 || tile + 1 < last) /* behind the last one nobody would take it */
             threads_arrive(TURN + (1 - warpgroup), CONSUMER_THREADS);
-        tell(smem + C::dO_FREE + 8 * stage);
-        tell(smem + C::Q_FREE + 8 * stage);
+        report(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, sight, walk.i0, block.j0, next_stats);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0, next_stats);
         if (tile > 0)
             barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(next_dS, dS_factor, warpgroup);
@@ -147,7 +127,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const int stage = last % 2;
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         float dQ[8][4];
-        dQ_now = dQ_square<C>(a, pass, block.b, walk, warpgroup);
+        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         if (last > 0)
             barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
         wgmma_begin();
@@ -156,44 +136,15 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
-        add(dQ_before, dQ, last - 1);
+        add_dQ(dQ_before, dQ);
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
         wgmma_wait<0>(dQ);
-        add(dQ_now, dQ, last);
+        add_dQ(dQ_now, dQ);
     }
     wgmma_wait<0>(dK);
     wgmma_wait<0>(dV);
 }
-
-template <typename T, class C>
-static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
-    turns_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
-                 const __grid_constant__ KeyMaps maps)
-{
-    extern __shared__ __align__(1024) unsigned char smem_bytes[];
-    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
-    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const Plain plain = plain_of(a);
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    const KeyWalk walk = start_walk<C>(block, plain);
-    if (threadIdx.x == 0)
-        start_barriers<C>(smem);
-    __syncthreads();
-    if (warpgroup == PRODUCER) {
-        registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x % 128 == 0)
-            produce<C>(a, pass, maps, block, walk, smem);
-    } else {
-        float dK[C::D / 8][4], dV[C::D / 8][4];
-        registers_take<CONSUMER_REGISTERS>();
-        consume_in_turns<T, C>(dK, dV, a, pass, plain, block, walk, AddNow(), smem_bytes,
-                               warpgroup);
-        store_gradients<T, C>(dK, dV, a.scale, maps, block, plain.Nk, smem_bytes, warpgroup);
-    }
-}
-
-} // namespace rung
 
 #endif

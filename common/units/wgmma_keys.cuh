@@ -28,25 +28,21 @@
  * so Br is 128 at d = 64, and 64 at d = 128: a tile has 2560 clocks of products in both.
  *
  * Interface:
- * - KeyTile: the constants of one kernel, and where things lie in shared memory.
- * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper,
- *   hopper_is_here (host): is it a case for these kernels?
- * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all.
+ * - WgmmaKeys: the constants of one kernel, and where things lie in shared memory.
+ * - KeyMaps, make_key_maps (host): tensor maps. round_squares (host): dQ, when all is added up.
+ * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all, rows_of_key.
  * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
- * - start_barriers, tell, produce: the mbarriers, and all that a producer does (from v11 on).
+ * - start_barriers, report, produce: the mbarriers, and all that a producer does (from v11 on).
  * - multiply_rows, add_product, multiply_dS_K: the products, each a group. start_sums.
  * - hide_pairs, exponentiate, multiply_by_P, round_factor, store_dS: between the products.
  * - dQ_square, add_dQ: to global memory. store_gradients: the end of a block.
+ * What v11 introduces (produce) stands in its file in the same words, and is its own there.
  */
-#ifndef FLASH_BACKWARD_WGMMA_KEYS_CUH
-#define FLASH_BACKWARD_WGMMA_KEYS_CUH
+#ifndef UNITS_WGMMA_KEYS_CUH
+#define UNITS_WGMMA_KEYS_CUH
 
-#include "hopper_backward.h"
-#include "plain.cuh"
+#include "units/backward_pass.cuh"
 #include "units/hopper.cuh"
-
-namespace rung
-{
 
 #define CONSUMER_THREADS 256
 #define CONSUMERS_MEET   3 /* a named barrier of both warpgroups; 1 and 2 are their own */
@@ -55,7 +51,7 @@ namespace rung
 #define PRODUCER_REGISTERS 24
 #define CONSUMER_REGISTERS 240
 
-template <int D_> struct KeyTile {
+template <int D_> struct WgmmaKeys {
     static const int D = D_, Br = D == 64 ? 128 : 64, Bc = 128, STAGES = 2;
     static const int BOX = 64 * D * 2;           /* bytes of 64 rows: what a tensor map moves */
     static const int PANEL_BYTES = 64 * 128;     /* of a box of K or V */
@@ -79,103 +75,54 @@ struct KeyMaps {
     CUtensorMap Q, K, V, dO, dK, dV; /* boxes of 64 rows */
 };
 
-static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
+/* Q, dO [B][Nq][H][D] and K, V, dK, dV [B][Nk][Hkv][D]. false: the sentence is out. */
+template <typename T, int D>
+static bool make_key_maps(KeyMaps *maps, const PassSizes &n, int Hkv, const void *Q, const void *K,
+                          const void *V, const void *dO, void *dK, void *dV)
 {
-    const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
-    CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
-    bool done = true;
-    for (int t = 0; t < 6 && done; t++) {
-        const Tensor *X = tensors[t];
-        const int B = (int)X->shape[0], N = (int)X->shape[1], heads = (int)X->shape[2];
-        const int d = (int)X->shape[3];
-        done = X->dtype == ATTN_BF16
-                   ? make_tile_map<__nv_bfloat16>(map[t], X->data, B, N, heads, d, 64)
-                   : make_tile_map<__half>(map[t], X->data, B, N, heads, d, 64);
-    }
-    return done ? ATTN_OK : ATTN_CUDA_ERROR;
+    const int B = n.B, H = n.H, Nq = n.band.Nq, Nk = n.band.Nk;
+    return make_tile_map<T>(&maps->Q, Q, B, Nq, H, D, 64) &&
+           make_tile_map<T>(&maps->K, K, B, Nk, Hkv, D, 64) &&
+           make_tile_map<T>(&maps->V, V, B, Nk, Hkv, D, 64) &&
+           make_tile_map<T>(&maps->dO, dO, B, Nq, H, D, 64) &&
+           make_tile_map<T>(&maps->dK, dK, B, Nk, Hkv, D, 64) &&
+           make_tile_map<T>(&maps->dV, dV, B, Nk, Hkv, D, 64) && launch_is_done(0, NULL);
 }
 
-/* sm_90a code runs on no other GPU than one of compute capability 9.0. */
-static bool hopper_is_here(void)
-{
-    return cuda_capability() == 90;
-}
-
-/* What becomes of eight channels of a row of dQ: rounded, 16 bytes. */
-template <typename T> struct RoundDQ {
-    __device__ void operator()(const AttnArgs &a, const float (&dQ)[8], int b, int i, int h,
-                               int channel) const
-    {
-        T *to = (T *)a.dQ.data + tensor_offset(&a.dQ, b, i, h) + channel;
-        *reinterpret_cast<uint4 *>(to) = make_uint4(pack2<T>(dQ[0], dQ[1]), pack2<T>(dQ[2], dQ[3]),
-                                                    pack2<T>(dQ[4], dQ[5]), pack2<T>(dQ[6], dQ[7]));
-    }
-};
-
-/* dQ = scale * dQ_sum. A thread has four lanes' floats of one 16 x 8 tile: eight channels of rows g
- * and g + 8; eight neighbouring threads have 64 channels. */
-template <typename T, int D, class Write>
+/* dQ [B][Nq][H][D] = scale * dQ_sum. A thread has four lanes' floats of one 16 x 8 tile: eight
+ * channels of rows g and g + 8; eight neighbouring threads have 64 channels. */
+template <typename T, int D>
 static __global__ void __launch_bounds__(256)
-    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr, Write write)
+    squares_kernel(const __grid_constant__ PassSizes size, float scale, const float *dQ_sum, T *dQ)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
-    const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64);
-    const int warp = item / D % 4, i = (int)(item / (4 * D) % Tr) * 64 + warp * 16 + g;
-    const int head = (int)(item / (4 * D) / Tr), H = (int)a.shape.H;
-    if (head >= a.shape.B * H)
+    const int Nq = size.band.Nq, Tr = divide_up(Nq, 64), H = size.H;
+    const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64), warp = item / D % 4;
+    const int tile = (int)(item / (4 * D)), head = tile / Tr, i = tile % Tr * 64 + warp * 16 + g;
+    if (head >= size.B * H)
         return;
     const float *from = dQ_sum + ((item / 64 * 8 + n) * 8 + g) * 16;
-    float dQ[2][8]; /* of rows g and g + 8 */
+    T *to = dQ + (((int64_t)(head / H) * Nq + i) * H + head % H) * D + square * 64 + n * 8;
+    uint32_t rows[2][4]; /* g and g + 8 */
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
-        dQ[0][2 * t] = lane.x * a.scale;
-        dQ[0][2 * t + 1] = lane.y * a.scale;
-        dQ[1][2 * t] = lane.z * a.scale;
-        dQ[1][2 * t + 1] = lane.w * a.scale;
+        rows[0][t] = pack2<T>(lane.x * scale, lane.y * scale);
+        rows[1][t] = pack2<T>(lane.z * scale, lane.w * scale);
     }
 #pragma unroll
     for (int e = 0; e < 2; e++)
-        if (i + 8 * e < a.shape.Nq)
-            write(a, dQ[e], head / H, i + 8 * e, head % H, square * 64 + n * 8);
+        if (i + 8 * e < Nq)
+            *reinterpret_cast<uint4 *>(to + (int64_t)8 * e * H * D) =
+                make_uint4(rows[e][0], rows[e][1], rows[e][2], rows[e][3]);
 }
 
-/* write: a RoundDQ, or what the library does in its place. */
-template <typename T, int D, class Write>
-static AttnStatus finish_dQ(const AttnArgs *a, const Pass &pass, Write write)
+template <typename T, int D>
+static void round_squares(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
+                          cudaStream_t stream)
 {
-    const int Tr = divide_up((int)a->shape.Nq, 64);
-    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * D);
-    squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
-        *a, pass.dQ_sum, Tr, write);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
-}
-
-/* kernel<<<blocks, threads>>>(a, pass, maps), one block for each Bc keys, and then dQ. */
-template <typename T, class C, class Kernel>
-static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pass, int threads)
-{
-    KeyMaps maps;
-    const cudaStream_t stream = (cudaStream_t)a->stream;
-    AttnStatus status = cuda_reserve_smem((const void *)kernel, C::ALL);
-    if (status == ATTN_OK)
-        status = make_key_maps(&maps, a);
-    if (status == ATTN_OK)
-        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
-    if (status != ATTN_OK)
-        return status;
-    const unsigned blocks =
-        (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-    kernel<<<blocks, threads, C::ALL, stream>>>(*a, pass, maps);
-    CUDA_TRY_LAUNCH();
-    status = launch_is_done(stream, "a Hopper kernel") ? ATTN_OK : ATTN_CUDA_ERROR;
-    return status == ATTN_OK ? finish_dQ<T, C::D>(a, pass, RoundDQ<T>()) : status;
-}
-
-template <template <typename, int> class Launch> static AttnStatus run_on_hopper(const AttnArgs *a)
-{
-    return hopper_is_here() ? run_pass(a, run_16_bit<Launch>, true) : ATTN_SKIP;
+    const int64_t items = (int64_t)n.B * n.H * divide_up(n.band.Nq, 64) * (4 * D);
+    squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
 }
 
 /* --- the tiles of queries that a block visits --------------------------------------------------*/
@@ -186,10 +133,10 @@ struct KeyWalk {
     int i0, h, first, end, count;
 };
 
-template <class C, class Sight>
-static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, const Sight &sight)
+/* rows: queries that see any key of the block. */
+template <class C>
+static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, RowRange rows)
 {
-    const Rows rows = rows_that_see(sight, block.j0, C::Bc);
     KeyWalk walk;
     walk.i0 = walk.first = rows.begin / C::Br * C::Br;
     walk.end = rows.end;
@@ -207,29 +154,20 @@ template <class C> static __device__ __forceinline__ void next_tile(KeyWalk &wal
     }
 }
 
-/* Who sees whom: rows_that_see, sees_all, rows_of_key, first_row and end_row. `Sight` is a Plain in
- * the rungs; the library has another type that answers (row_rule.cuh). */
-
 /* Do all queries of the tile see all keys of the block? */
-template <class C>
-static __device__ __forceinline__ bool sees_all(const Plain &plain, int i0, int j0)
+template <class C> static __device__ __forceinline__ bool sees_all(const Band &band, int i0, int j0)
 {
-    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
-           j0 + C::Bc <= plain.Nk && i0 + C::Br <= plain.end_row;
+    return j0 - (i0 + C::Br - 1) >= band.from && j0 + C::Bc - 1 - i0 <= band.to &&
+           j0 + C::Bc <= band.Nk && i0 + C::Br <= band.Nq;
 }
 
-/* The queries that see one key. */
-static __device__ __forceinline__ Rows rows_of_key(const Plain &plain, int key)
+/* The queries that see one key; none where it does not exist: they would begin behind all. */
+static __device__ __forceinline__ RowRange rows_of_key(const Band &band, int key)
 {
-    Rows rows;
-    rows.begin = key < plain.Nk ? max(key - plain.high, plain.first_row) : FAR;
-    rows.end = min(key - plain.low + 1, plain.end_row);
-    return rows;
+    return {key < band.Nk ? key - band.to : 1 << 30, min(key - band.from + 1, band.Nq)};
 }
 
 /* --- orders to the copy engine, by one thread --------------------------------------------------*/
-
-/* Maps: KeyMaps. A box of the library may take several copies (hopper_keys.cuh). */
 
 /* cp.async.bulk, global to shared memory: bytes, a multiple of 16, that count on `barrier`. */
 static __device__ __forceinline__ void load_bytes(uint32_t to_smem, const void *from, int bytes,
@@ -242,8 +180,8 @@ static __device__ __forceinline__ void load_bytes(uint32_t to_smem, const void *
 }
 
 /* K and V: 64 keys of each consumer. */
-template <class C, class Maps>
-static __device__ __forceinline__ void load_keys(const Maps &maps, const KeyBlock &block,
+template <class C>
+static __device__ __forceinline__ void load_keys(const KeyMaps &maps, const KeyBlock &block,
                                                  uint32_t smem)
 {
     barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
@@ -257,8 +195,8 @@ static __device__ __forceinline__ void load_keys(const Maps &maps, const KeyBloc
 
 /* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
  * its first half twice: queries past the end are hidden. */
-template <class C, class Maps>
-static __device__ __forceinline__ void load_Q(const Maps &maps, const KeyBlock &block,
+template <class C>
+static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBlock &block,
                                               const KeyWalk &walk, const float2 *stats, int Nq,
                                               uint32_t smem, int stage)
 {
@@ -273,8 +211,8 @@ static __device__ __forceinline__ void load_Q(const Maps &maps, const KeyBlock &
     }
 }
 
-template <class C, class Maps>
-static __device__ __forceinline__ void load_dO(const Maps &maps, const KeyBlock &block,
+template <class C>
+static __device__ __forceinline__ void load_dO(const KeyMaps &maps, const KeyBlock &block,
                                                const KeyWalk &walk, uint32_t smem, int stage)
 {
     const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
@@ -301,7 +239,7 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
 
 /* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. Lane 0
  * speaks for all 32, so they meet first. */
-static __device__ __forceinline__ void tell(uint32_t barrier)
+static __device__ __forceinline__ void report(uint32_t barrier)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
@@ -309,17 +247,17 @@ static __device__ __forceinline__ void tell(uint32_t barrier)
 }
 
 /* By the producer: all tiles, each as soon as its stage is free. */
-template <class C, class Maps>
-static __device__ __forceinline__ void produce(const AttnArgs &a, const Pass &pass,
-                                               const Maps &maps, const KeyBlock &block,
-                                               KeyWalk walk, uint32_t smem)
+template <class C>
+static __device__ __forceinline__ void produce(const KeyMaps &maps, const KeyBlock &block,
+                                               const Pass &pass, int H, int Nq, KeyWalk walk,
+                                               uint32_t smem)
 {
     load_keys<C>(maps, block, smem);
 #pragma unroll 1
     for (int tile = 0; tile < walk.count; tile++) {
         const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
         barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
-        load_Q<C>(maps, block, walk, stats_of_head(a, pass, block.b, walk.h), (int)a.shape.Nq, smem,
+        load_Q<C>(maps, block, walk, stats_of_head(pass, block.b * H + walk.h, Nq), Nq, smem,
                   stage);
         barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
         load_dO<C>(maps, block, walk, smem, stage);
@@ -329,15 +267,15 @@ static __device__ __forceinline__ void produce(const AttnArgs &a, const Pass &pa
 
 /* By each warpgroup for itself, so that none has to wait for the other. Queries that see no key may
  * hold anything, and 0 * NaN is NaN: their rows of a tile of Q or dO become zeros. */
-template <class C, class Sight>
-static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, const Sight &sight,
+template <class C>
+static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, RowRange seeing,
                                                          int i0, int Nq)
 {
-    if (i0 >= sight.first_row && min(i0 + C::Br, Nq) <= sight.end_row)
+    if (i0 >= seeing.begin && min(i0 + C::Br, Nq) <= seeing.end)
         return;
     for (int chunk = threadIdx.x % 128; chunk < C::ROWS_BYTES / 16; chunk += 128) {
         const int i = i0 + chunk / 8 % C::Br;
-        if (i < sight.first_row || i >= sight.end_row)
+        if (i < seeing.begin || i >= seeing.end)
             *reinterpret_cast<uint4 *>(tile + chunk * 16) = make_uint4(0, 0, 0, 0);
     }
     fence_for_tma();
@@ -374,7 +312,7 @@ add_product(float (&sum)[C::D / 8][4], const uint32_t (&factor)[C::Br / 16][4], 
 }
 
 /* wgmma.mma_async m64n64k16 with both factors transposed: their rows are what the sum runs over. */
-#define WGMMA_TURNED(N, TYPE, NAMES, ...)                                                          \
+#define WGMMA_TRANSPOSED(N, TYPE, NAMES, ...)                                                      \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                      \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES        \
                  "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                \
@@ -382,10 +320,10 @@ add_product(float (&sum)[C::D / 8][4], const uint32_t (&factor)[C::Br / 16][4], 
                  : "l"(A_desc), "l"(B_desc), "n"(ADD))
 
 template <typename T, int ADD>
-static __device__ __forceinline__ void multiply_turned(float (&C)[8][4], uint64_t A_desc,
-                                                       uint64_t B_desc)
+static __device__ __forceinline__ void multiply_transposed(float (&C)[8][4], uint64_t A_desc,
+                                                           uint64_t B_desc)
 {
-    BY_TYPE(WGMMA_TURNED, 64, NAMES_64, COLUMNS_64(C, 0));
+    BY_TYPE(WGMMA_TRANSPOSED, 64, NAMES_64, COLUMNS_64(C, 0));
 }
 
 /* Issues this warpgroup's square of dQ = dS K. dS, K: of the block. */
@@ -397,27 +335,26 @@ static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[8][4], uint32_t
         tile_descriptor(dS + (C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0), C::dS_PANEL_BYTES);
     const uint64_t B =
         tile_descriptor(K + (C::D == 64 ? 0 : warpgroup * C::PANEL_BYTES), C::PANEL_BYTES);
-    multiply_turned<T, 0>(dQ, A, B);
+    multiply_transposed<T, 0>(dQ, A, B);
 #pragma unroll
     for (int k = 1; k < C::Bc / 16; k++)
-        multiply_turned<T, 1>(dQ, A + key_tile_step(k),
-                              B + (k / 4 * (C::BOX >> 4)) + key_tile_step(k % 4));
+        multiply_transposed<T, 1>(dQ, A + key_tile_step(k),
+                                  B + (k / 4 * (C::BOX >> 4)) + key_tile_step(k % 4));
     wgmma_commit();
 }
 
 /* --- between the products ----------------------------------------------------------------------*/
 
-/* Scores of pairs that are not seen become -inf. j: the lane's first key; the other is j + 8. */
-template <class C, class Sight>
-static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4], const Sight &sight,
-                                                  int i0, int j)
+/* Scores of pairs that are not seen become -inf. seen: the queries that see this lane's keys. */
+template <class C>
+static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4],
+                                                  const RowRange (&seen)[2], int i0)
 {
     const int query = i0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         /* 8 n + x, which the compiler knows, against two limits, which it does not. */
-        const Rows rows = rows_of_key(sight, j + 8 * e);
-        const int first = rows.begin - query, last = rows.end - 1 - query;
+        const int first = seen[e].begin - query, last = seen[e].end - 1 - query;
 #pragma unroll
         for (int n = 0; n < C::Br / 8; n++)
 #pragma unroll
@@ -495,16 +432,17 @@ static __device__ __forceinline__ void store_dS(uint32_t dS, const uint32_t (&A)
 
 /* --- to global memory --------------------------------------------------------------------------*/
 
-/* Where this warp's 16 x 64 floats of dQ are added up, or NULL: no such queries (Br = 128). */
+/* Where this warp's 16 x 64 floats of dQ are added up, or NULL: no such queries (Br = 128). head:
+ * b * H + h. */
 template <class C>
-static __device__ __forceinline__ float *dQ_square(const AttnArgs &a, const Pass &pass, int b,
-                                                   const KeyWalk &walk, int warpgroup)
+static __device__ __forceinline__ float *dQ_square(float *dQ_sum, int head, int Nq, int i0,
+                                                   int warpgroup)
 {
-    const int i = walk.i0 / 64 + (C::D == 64 ? warpgroup : 0), warp = threadIdx.x % 128 / 32;
-    const int Tr = divide_up((int)a.shape.Nq, 64);
-    const int64_t tile = (int64_t)(b * (int)a.shape.H + walk.h) * Tr + i;
+    const int i = i0 / 64 + (C::D == 64 ? warpgroup : 0), warp = threadIdx.x % 128 / 32;
+    const int Tr = divide_up(Nq, 64);
+    const int64_t tile = (int64_t)head * Tr + i;
     const int square = warp * (C::D / 64) + (C::D == 64 ? 0 : warpgroup);
-    return i < Tr ? pass.dQ_sum + tile * (64 * C::D) + square * (16 * 64) : NULL;
+    return i < Tr ? dQ_sum + tile * (64 * C::D) + square * (16 * 64) : NULL;
 }
 
 /* red.global.add.v4.f32 */
@@ -552,10 +490,11 @@ static __device__ __forceinline__ void round_keys(const float (&sum)[C::D / 8][4
 
 /* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
  * read. Rows past the end are left out. */
-template <typename T, class C, class Maps>
-static __device__ __forceinline__ void
-store_gradients(const float (&dK)[C::D / 8][4], const float (&dV)[C::D / 8][4], float scale,
-                const Maps &maps, const KeyBlock &block, int Nk, unsigned char *smem, int warpgroup)
+template <typename T, class C>
+static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
+                                                       const float (&dV)[C::D / 8][4], float scale,
+                                                       const KeyMaps &maps, const KeyBlock &block,
+                                                       int Nk, unsigned char *smem, int warpgroup)
 {
     unsigned char *K = smem + C::K + warpgroup * C::BOX, *V = smem + C::V + warpgroup * C::BOX;
     const int j = block.j0 + 64 * warpgroup;
@@ -570,7 +509,5 @@ store_gradients(const float (&dK)[C::D / 8][4], const float (&dV)[C::D / 8][4], 
         store_tiles_read(); /* a block may not end before */
     }
 }
-
-} // namespace rung
 
 #endif
