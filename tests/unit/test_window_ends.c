@@ -263,7 +263,7 @@ TEST(test_status_text)
 /* Runs last. */
 TEST(test_every_integer_of_the_headers)
 {
-    assert_all_ends_tried(SOURCE_ROOT "/05_sliding_window_online/sliding_window_module.h");
-    assert_all_ends_tried(SOURCE_ROOT "/common/attn_options.h");
+    assert_all_ends_tried(SOURCE_ROOT "/common/attention/window/sliding_window_module.h");
+    assert_all_ends_tried(SOURCE_ROOT "/common/attention/attn_options.h");
     assert_only_declared_ends();
 }
