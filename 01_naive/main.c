@@ -20,8 +20,8 @@
  * element, memory with guard pages, and the order of events (harness/stage_main.h).
  */
 #include "attn_config.h"
+#include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "models/model.h"
 #include "naive.h"
 #include "naive_rungs.h"
 

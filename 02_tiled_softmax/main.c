@@ -20,10 +20,10 @@
  *     tiled_softmax --trace                      (m, l) filling in, block by block
  *     tiled_softmax --rows 8192 --cols 32768 --bench       the softmax alone
  */
+#include "harness/models/model.h"
 #include "harness/rows_attention.h"
 #include "harness/rows_mode.h"
 #include "harness/stage_main.h"
-#include "models/model.h"
 #include "tiled_softmax.h"
 #include "tiled_softmax_rungs.h"
 

@@ -13,8 +13,8 @@
  * Under a causal mask the operations of visible pairs are counted, and nothing else.
  */
 #include "attention/forward/flash_library.h"
-#include "bench/ratio.h"
 #include "flash_forward.h"
+#include "harness/bench/ratio.h"
 
 static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL,
                                     0, "packed operands, tiles in registers, vector exp, threads"}};

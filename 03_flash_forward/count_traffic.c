@@ -11,7 +11,7 @@
  * for standard attention: twice the fast memory, half the traffic, and only for the one that has a
  * use for it. Nothing is timed here: a count is the same on every machine.
  *
- * A row is right (pass) when the counters equal common/models/model.c and the outputs, computed
+ * A row is right (pass) when the counters equal harness/models/model.c and the outputs, computed
  * while counting, hold against the float64 oracle.
  *
  *     count_traffic FILE.jsonl [LARGEST_N]        appends the rows; N = 128, 256, ... (1024)
@@ -22,15 +22,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/run.h"
-#include "check/judge.h"
-#include "cli/cli.h"
 #include "count_traffic_rungs.h"
 #include "flash_forward.h"
-#include "models/model.h"
+#include "harness/bench/run.h"
+#include "harness/check/judge.h"
+#include "harness/cli/cli.h"
+#include "harness/models/model.h"
+#include "harness/report/report.h"
+#include "harness/report/source_hash.h"
 #include "problem_rows.h"
-#include "report/report.h"
-#include "report/source_hash.h"
 #include "start.h"
 #include "units/fast_memory.h"
 

@@ -37,8 +37,8 @@
 #include "attn_config.h"
 #include "flash_forward.h"
 #include "flash_forward_rungs.h"
+#include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "models/model.h"
 #include "units/fast_memory.h"
 
 static Variant variants[] = {

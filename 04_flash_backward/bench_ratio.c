@@ -13,9 +13,9 @@
  */
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
-#include "bench/ratio.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/bench/ratio.h"
 
 static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
                                     flash_backward_library_cpu, 0,

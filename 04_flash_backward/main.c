@@ -45,8 +45,8 @@
 #include "backward_steps.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
+#include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "models/model.h"
 
 /* The first one's forward also feeds a --variant-so. */
 static Variant variants[] = {

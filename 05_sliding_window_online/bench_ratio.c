@@ -15,8 +15,8 @@
  */
 #include "attention/forward/flash_library.h"
 #include "attention/window/window_library.h"
-#include "bench/ratio.h"
 #include "flash_forward.h"
+#include "harness/bench/ratio.h"
 #include "sliding_window.h"
 
 static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, sliding_window_library_cpu, NULL,

@@ -23,7 +23,7 @@
 #include "start.h"
 
 #include "attn_config.h"
-#include "bench/bench.h"
+#include "harness/bench/bench.h"
 
 #include <sched.h>
 #include <stdio.h>

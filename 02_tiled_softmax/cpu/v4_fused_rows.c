@@ -20,8 +20,8 @@
  *
  * Interface: the rung of stage 02 that has no softmax alone: threads take query tiles.
  */
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"
 

@@ -17,8 +17,8 @@
  *
  * Interface: a rung that count_traffic lists. One thread.
  */
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/fast_memory.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"

@@ -27,8 +27,8 @@
  */
 #include <math.h>
 
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/fast_memory.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"

@@ -23,7 +23,7 @@
  * in work, 4, where a core with two multiply-add units of 4 cycles each needs 8 to be busy: at most
  * half of its peak. The next rung cures that.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 03 that packs K and V; float32.
@@ -31,9 +31,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
-#include "exp/vector.h"
 #include "problem.h"
+#include "units/exp.h"
+#include "units/vector.h"
 
 #define VECTORS    4
 #define PANEL      (VECTORS * LANES)

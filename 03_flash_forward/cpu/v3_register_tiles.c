@@ -22,7 +22,7 @@
  * Prediction: the products double their speed, both with the same tile. The softmax, as in v2 by
  * calls for each row, stays what it was.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 03 that brings tiles of sums in registers; float32.
@@ -30,8 +30,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/panels.h"
 
 #define MOST_STRIP 12

@@ -2,7 +2,7 @@
  *
  * v4_exp2: v3_register_tiles with powers of 2 instead of e, computed in vectors in this file.
  *
- * The softmax of v3 calls two functions of common/exp for each row and expf for each alpha. They
+ * The softmax of v3 calls two functions of units/exp.h for each row and expf for each alpha. They
  * are vector code, but for any argument: e^x of any x, exact to the last subnormal, NaN put back.
  * A softmax asks for less. Its arguments are s - m <= 0, and
  *
@@ -17,7 +17,7 @@
  * 11 operations in place of about 25, and no calls, the softmax should cost a tenth of the time
  * instead of a quarter; d = 128 gains half of that.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 03 that brings powers of 2; float32.

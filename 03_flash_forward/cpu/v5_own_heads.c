@@ -18,7 +18,7 @@
  * Prediction: little time, since packing is 2 N d copies beside 4 N^2 d operations: one or two per
  * cent at N = 2048. Memory for the copies falls from B * Hkv heads to one a thread.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 03 in which a thread packs what it computes; float32.

@@ -21,8 +21,8 @@
 
 #include "attention/rows.h"
 #include "cpu/tiles.h"
-#include "exp/exp.h"
 #include "flash_backward.h"
+#include "units/exp.h"
 
 #define TILE_ROWS 64 /* Br */
 #define TILE_KEYS 64 /* Bc */

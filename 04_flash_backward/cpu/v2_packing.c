@@ -34,9 +34,9 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "exp/exp.h"
-#include "exp/vector.h"
 #include "flash_backward.h"
+#include "units/exp.h"
+#include "units/vector.h"
 
 #define VECTORS      4
 #define PANEL        (VECTORS * LANES)

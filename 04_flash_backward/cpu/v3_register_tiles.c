@@ -27,9 +27,9 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "exp/exp.h"
-#include "exp/vector.h"
 #include "flash_backward.h"
+#include "units/exp.h"
+#include "units/vector.h"
 
 #define STRIP        (LANES == 16 ? 12 : 6)        /* rows of a tile of sums in registers */
 #define PANEL        (2 * LANES)                   /* its columns */

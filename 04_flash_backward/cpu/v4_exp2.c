@@ -3,7 +3,7 @@
  * v4_exp2: v3_register_tiles with powers of 2 instead of e, and the arithmetic between the products
  * in one pass over vectors.
  *
- * P = exp(S - lse) in v3 is a loop, a call of common/exp and another loop, and the call serves any
+ * P = exp(S - lse) in v3 is a loop, a call of units/exp.h and another loop, and the call serves any
  * argument. Here lse is known to be at least every score of its row, so 2^x for x <= 0 is enough:
  * log2(e) goes into the factor of Q and into lse, and P and dS are one loop over vectors, which
  * loads S, dP, lse and delta once and has 11 operations for 2^x.
@@ -20,8 +20,8 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "exp/vector.h"
 #include "flash_backward.h"
+#include "units/vector.h"
 
 #define STRIP        (LANES == 16 ? 12 : 6)        /* rows of a tile of sums in registers */
 #define PANEL        (2 * LANES)                   /* its columns */

@@ -26,8 +26,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/product.h"
 #include "units/threads.h"
 

@@ -33,8 +33,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/exp.h"
 #include "problem.h"
+#include "units/exp.h"
 #include "units/half_rows.h"
 #include "units/product.h"
 #include "units/threads.h"

@@ -26,7 +26,7 @@
  * Keys before the first query are a prompt: they enter the cache without a query. Each kv head has
  * a stream of its own with the query heads that read it, so threads share the kv heads.
  *
- * Instruction sets: Meson compiles this file once for each (exp/vector.h). The copy for any
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
  * processor holds the choice (EACH_ISA) and registers the rung.
  *
  * Interface: the rung of stage 05 that sees one token at a time; float32.

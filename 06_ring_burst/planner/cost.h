@@ -32,7 +32,7 @@
  *   balance. ring_queries_travel: or keys. ring_hopper_takes: is a call one for Hopper?
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
- * - ring_model_case: a plan as the formulas of common/models want it.
+ * - ring_model_case: a plan as the formulas of models/ want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
  *   ring_alone_ms: the kernel that efficiency.c measures.
@@ -43,7 +43,7 @@
 #ifndef RING_COST_H
 #define RING_COST_H
 
-#include "models/model_ring_bytes.h"
+#include "harness/models/model_ring_bytes.h"
 #include "runtime/ring_world.h"
 
 #ifdef __cplusplus

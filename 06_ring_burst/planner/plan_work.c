@@ -16,7 +16,7 @@
  */
 #include "attention/forward/cuda/key_rule.h"
 #include "attn_pairs.h"
-#include "models/model.h"
+#include "harness/models/model.h"
 #include "planner/cost.h"
 #include "planner/shard.h"
 

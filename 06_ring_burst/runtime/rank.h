@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "models/model_ring.h"
+#include "harness/models/model_ring.h"
 
 #ifdef __cplusplus
 extern "C" {

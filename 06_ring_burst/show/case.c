@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "check/judge.h"
-#include "judge/runner.h"
+#include "course/runner.h"
+#include "harness/check/judge.h"
 #include "methods/simulate.h"
 #include "show/show.h"
 #include "transports/mpi/processes.h"

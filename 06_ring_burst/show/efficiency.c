@@ -17,7 +17,7 @@
  */
 #include <stdio.h>
 
-#include "models/model.h"
+#include "harness/models/model.h"
 #include "planner/cost.h"
 #include "show/show.h"
 

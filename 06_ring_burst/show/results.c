@@ -20,8 +20,8 @@
 
 #include "alloc.h"
 #include "alloc_wanted.h"
-#include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
+#include "harness/bench/run_internal.h"
 #include "planner/cost.h"
 #include "transports/mpi/processes.h"
 

@@ -11,8 +11,8 @@
  */
 #include "show/show.h"
 
+#include "harness/report/pages.h"
 #include "planner/cost.h"
-#include "report/pages.h"
 #include "show/trace.h"
 
 #include <stdlib.h>

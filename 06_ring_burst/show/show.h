@@ -17,7 +17,7 @@
 #ifndef RING_SHOW_H
 #define RING_SHOW_H
 
-#include "report/report.h"
+#include "harness/report/report.h"
 #include "runtime/ring_world.h"
 
 typedef struct RingRun {

@@ -5,7 +5,7 @@
 #include "harness/rows_matrix.h"
 
 #include "alloc.h"
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * rows_matrix.h: a matrix of scores with its softmax, on the host and on the device, and runs of
- * one softmax over it that are as strict as the runs of attention in common/bench/run.c.
+ * one softmax over it that are as strict as the runs of attention in common/harness/bench/run.c.
  *
  * Interface:
  * - matrix_new, matrix_upload, matrix_free: storage; the caller fills x.
@@ -11,7 +11,7 @@
 #ifndef ROWS_MATRIX_H
 #define ROWS_MATRIX_H
 
-#include "bench/bench.h"
+#include "harness/bench/bench.h"
 #include "harness/rows_mode.h"
 
 #define CANARY_FLOATS 64

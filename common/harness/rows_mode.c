@@ -11,11 +11,11 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attn_config.h"
-#include "bench/bench.h"
-#include "cuda/device.h"
+#include "harness/bench/bench.h"
+#include "harness/device/device.h"
+#include "harness/models/model.h"
 #include "harness/rows_matrix.h"
 #include "harness/rows_oracle.h"
-#include "models/model.h"
 
 #include <inttypes.h>
 #include <math.h>

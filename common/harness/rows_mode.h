@@ -10,9 +10,9 @@
 #ifndef ROWS_MODE_H
 #define ROWS_MODE_H
 
-#include "cli/cli.h"
+#include "harness/cli/cli.h"
+#include "harness/report/report.h"
 #include "problem_rows.h"
-#include "report/report.h"
 
 /* A row of the table that rungs.py makes of the files that register by RUNG_ROWS. */
 typedef struct RowsEntry {

@@ -6,7 +6,7 @@
  */
 #include "harness/rows_oracle.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 
 #include <math.h>
 

@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "io/fill.h"
+#include "harness/io/fill.h"
 
 #define EDGE_ROWS 9
 

@@ -6,7 +6,7 @@
 
 #include "alloc.h"
 #include "alloc_wanted.h"
-#include "cuda/device.h"
+#include "harness/device/device.h"
 #include "harness/visits.h"
 #include "problem_rows.h"
 #include "tensor.h"

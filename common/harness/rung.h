@@ -23,7 +23,7 @@
 #define ATTN_RUNG_H
 
 #include "attn.h"
-#include "bench/variant.h"
+#include "harness/bench/variant.h"
 #include "problem.h"
 
 #ifdef __cplusplus

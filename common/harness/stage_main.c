@@ -4,8 +4,8 @@
  */
 #include "harness/stage_main.h"
 
-#include "check/judge.h"
-#include "cuda/device.h"
+#include "harness/check/judge.h"
+#include "harness/device/device.h"
 #include "harness/rung.h"
 
 #include <stdio.h>

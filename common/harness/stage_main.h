@@ -9,9 +9,9 @@
 #ifndef ATTN_STAGE_MAIN_H
 #define ATTN_STAGE_MAIN_H
 
+#include "harness/report/pages.h"
+#include "harness/report/report.h"
 #include "problem.h"
-#include "report/pages.h"
-#include "report/report.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,7 +14,7 @@
  */
 #include "harness/visits.h"
 
-#include "io/fill.h"
+#include "harness/io/fill.h"
 
 static int64_t block_q = 64, block_kv = 64;
 static VisitOrder order = VISIT_ROWS;

@@ -13,7 +13,7 @@ Interface:
   which the traffic rows tell; and that of Hopper's rungs against operations for each exponential,
   which the head dimension tells. Rows that are not recorded yet are points that are not there.
 - Lines of time of Hopper's rungs, from the clocks that a block of each stamped
-  (common/cuda/hopper_stamps.cuh says what a line of the files means).
+  (common/harness/device/hopper_stamps.cuh says what a line of the files means).
 - Errors of stage 06 against the number of ranks.
 """
 import bisect

@@ -176,7 +176,7 @@ def compile_one(name, build, folder, sandbox):
         if path.suffix == ".so":
             return Compiled(source, "", "")
     blas = "#define HAVE_OPENBLAS 1" in (build / "common" / "attn_config.h").read_text()
-    words = [build / "common" / "judge" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
+    words = [build / "common" / "course" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
     for header in HEADERS:
         words += ["--include", header]
     for flag in [*FLAGS, *(["-lopenblas"] if blas else [])]:
@@ -273,7 +273,7 @@ def orders(suite, libraries, options):
 
 def run_judge(build, arguments, text):
     """(standard output of attn_judge, "" or why it ended early); UsageError, CannotGrade."""
-    program = build / "common" / "judge" / "attn_judge"
+    program = build / "common" / "course" / "attn_judge"
     try:
         run = subprocess.run([str(program), *arguments], input=text, capture_output=True, text=True,
                              errors="replace", check=False)

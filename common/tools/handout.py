@@ -239,11 +239,11 @@ def judge_files(build):
     """The judge in the places of this repository, so that its tools find each other."""
     files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
     for name in PROGRAMS:
-        path = build / "common" / "judge" / name
+        path = build / "common" / "course" / name
         if not path.is_file():
-            raise HandoutError(f"--build {build}: found no common/judge/{name}, accepted is a "
+            raise HandoutError(f"--build {build}: found no common/course/{name}, accepted is a "
                                "folder in which the suite was built (./ladder build)")
-        files[f"judge/build/demo/common/judge/{name}"] = stripped(path)
+        files[f"judge/build/demo/common/course/{name}"] = stripped(path)
     files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
     for folder, place in zip(INCLUDE, ("docs/course/include", "common", "common/attention")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
@@ -314,7 +314,7 @@ def make(options):
         raise HandoutError(f"{flag}: found assignment {options.number}, accepted are those in C: "
                            "a CUDA kernel needs nvcc and a GPU, which neither has")
     judge = judge_files(options.build)
-    target = Target(judge["judge/build/demo/common/judge/attn_judge"])
+    target = Target(judge["judge/build/demo/common/course/attn_judge"])
     student = {**student_files(folder, key, options.docker, target), **judge}
     if options.gradescope:
         write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))

@@ -13,7 +13,7 @@ with_judge() {
     tool=common/tools/$1
     shift
     mkdir -p build
-    build_programs common/judge/attn_judge common/judge/attn_runner common/judge/attn_jail
+    build_programs common/course/attn_judge common/course/attn_runner common/course/attn_jail
     LADDER_FROM=$OLDPWD exec python3 "$tool" --build build/demo "$@"
 }
 

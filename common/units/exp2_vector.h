@@ -13,7 +13,7 @@
  * Interface:
  * - exp2_negative, largest_lane, sum_of_lanes. LOG2E, LN2.
  * - update_rows: the online update of at most ROOM rows.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_EXP2_VECTOR_H
 #define UNITS_EXP2_VECTOR_H
@@ -21,7 +21,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "exp/vector.h"
+#include "units/vector.h"
 
 #define ROOM  16 /* whole vectors */
 #define LOG2E 0x1.715476p+0f

@@ -12,14 +12,14 @@
  * Interface:
  * - PANEL: two vectors. MOST_PANEL: with the widest ones.
  * - Packed, packed_floats, packed_head, pack_panel. smaller, round_up.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_PANELS_H
 #define UNITS_PANELS_H
 
 #include <string.h>
 
-#include "exp/vector.h"
+#include "units/vector.h"
 
 #define PANEL      (2 * LANES)
 #define MOST_PANEL (2 * MOST_LANES)

@@ -15,7 +15,7 @@
  * Interface:
  * - KeyCache: the slots of one head. score_keys: a vector of scores, in units of log2.
  * - weigh_values: S becomes P = 2^(S - m), and O their sum of V.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_STREAM_ROW_H
 #define UNITS_STREAM_ROW_H

@@ -11,7 +11,7 @@
  * - STRIP, MOST_STRIP; BLOCK_ROWS, BLOCK_KEYS, S_ROW: sizes.
  * - Block, block_floats, place_block, start_block, finish_block: the queries of a block.
  * - add_products: a tile gains a product. score_strip, hide_keys, add_values: S, and O += P V.
- * For files that are compiled once for each instruction set (exp/vector.h).
+ * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_STRIPS_H
 #define UNITS_STRIPS_H

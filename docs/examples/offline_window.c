@@ -19,7 +19,7 @@
 #include "attention/window/window_library.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
-#include "io/philox.h"
+#include "harness/io/philox.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -672,7 +672,7 @@ def check_folder_names(tap, build, sandbox, folder):
     results, err = graded(build, sandbox, suite, mine)
     tap.ok(results and results[0]["score"] == 1 and not (mine / "here").exists(),
            "a folder of names with blanks", err or results)
-    jail = subprocess.run([build / "common/judge/attn_jail", "--out", folder / "jail",
+    jail = subprocess.run([build / "common/course/attn_jail", "--out", folder / "jail",
                            "--include", HEADERS, "--so-sandbox", sandbox, mine],
                           capture_output=True, text=True, check=False)
     words = shlex.split(jail.stdout.splitlines()[0]) if jail.stdout else []
@@ -736,13 +736,13 @@ def check_output(tap, build, sandbox, folder):
 def check_machine(tap, build, sandbox, folder):
     """What this machine cannot compile is skipped, and the others are graded."""
     fake = folder / "fake"
-    (fake / "common/judge").mkdir(parents=True)
+    (fake / "common/course").mkdir(parents=True)
     (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
     for name in ("attn_judge", "attn_runner"):
-        (fake / "common/judge" / name).symlink_to(build.resolve() / "common/judge" / name)
-    jail = fake / "common/judge/attn_jail"
+        (fake / "common/course" / name).symlink_to(build.resolve() / "common/course" / name)
+    jail = fake / "common/course/attn_jail"
     jail.write_text('#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No space '
-                    f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/judge/'
+                    f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/course/'
                     'attn_jail "$@"\n', encoding="utf-8")
     jail.chmod(0o755)
     suite = write_suite(folder / "machine.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
@@ -802,12 +802,12 @@ sys.exit(run.returncode)
 def check_judge(tap, build, sandbox, folder):
     """A judge that breaks over one submission: its cases are skipped, all others have points."""
     fake = folder / "broken"
-    (fake / "common/judge").mkdir(parents=True)
+    (fake / "common/course").mkdir(parents=True)
     (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
     for name in ("attn_jail", "attn_runner"):
-        (fake / "common/judge" / name).symlink_to(build.resolve() / "common/judge" / name)
-    (fake / "common/judge/real_judge").symlink_to(build.resolve() / "common/judge/attn_judge")
-    program = fake / "common/judge/attn_judge"
+        (fake / "common/course" / name).symlink_to(build.resolve() / "common/course" / name)
+    (fake / "common/course/real_judge").symlink_to(build.resolve() / "common/course/attn_judge")
+    program = fake / "common/course/attn_judge"
     program.write_text(JUDGE, encoding="utf-8")
     program.chmod(0o755)
     suite = write_suite(folder / "judge.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
@@ -821,7 +821,7 @@ def check_judge(tap, build, sandbox, folder):
                                  ("nested", [1, 1], ""),
                                  ("killed", [], "attn_judge ended with -9"),
                                  ("worker", [], "a worker ended")):
-        (fake / "common/judge/what").write_text(what, encoding="utf-8")
+        (fake / "common/course/what").write_text(what, encoding="utf-8")
         to = folder / f"judged {what}"
         status, out, err = grade(fake, sandbox, suite, *files, "--jobs", "1", "--format", "json",
                                  "--out", to)
@@ -858,7 +858,7 @@ def check_killed_worker(tap, build, sandbox, folder):
     suite = suites.read(write_suite(folder / "worker.suite", "flash_simple", ["-N 3 -d 2"]))
     options = grade_tool.parse(["x", "y", "--jobs", "2", "--so-sandbox", sandbox])
     suite.time = 60
-    with subprocess.Popen([build / "common/judge/attn_judge"], stdin=subprocess.PIPE, text=True,
+    with subprocess.Popen([build / "common/course/attn_judge"], stdin=subprocess.PIPE, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as judge:
         judge.stdin.write(grade_tool.orders(suite, libraries, options))
         judge.stdin.close()

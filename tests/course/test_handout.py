@@ -43,7 +43,7 @@ NUMBERS = range(1, 7)
 KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
 GIVEN = ("common/attention/attn.h", "common/attention/attn_pairs.h", "common/tensor.h",
-         "common/io/fill.h", "docs/course/include/*.h", "docs/course/python/adapters.py")
+         "common/harness/io/fill.h", "docs/course/include/*.h", "docs/course/python/adapters.py")
 SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
 PART_OF_A_SOLUTION = """
         float m_new = fmaxf(m_i, s[c]);
@@ -167,7 +167,7 @@ def call(arguments):
 
 
 def fake_build(scratch):
-    place = scratch / "build" / "common" / "judge"
+    place = scratch / "build" / "common" / "course"
     place.mkdir(parents=True)
     for name in (*handout.PROGRAMS, "../attn_config.h"):
         (place / name).write_bytes(b"")
@@ -189,7 +189,7 @@ def check_program(tap, build):
         names = {str(p.relative_to(scratch / "one")) for p in (scratch / "one").rglob("*")}
         wanted = {"handout.md", "stub.c", "Makefile", "Dockerfile", "public.suite", "simple.suite",
                   "twist.suite", "include/flash_simple.h", "include/attn.h", "include/attn_pairs.h",
-                  "include/tensor.h", "judge/build/demo/common/judge/attn_judge",
+                  "include/tensor.h", "judge/build/demo/common/course/attn_judge",
                   "judge/common/tools/grade.py"}
         tap.ok(wanted <= names, "the students' folder", " ".join(sorted(wanted - names)))
         tap.ok(not any("template" in name or "hidden" in name or "rubric" in name or
@@ -256,7 +256,7 @@ def check_use(tap, build):
         with zipfile.ZipFile(scratch / "given.zip") as archive:
             archive.extractall(scratch / "source")
         for program in handout.PROGRAMS:
-            (scratch / "source/judge/build/demo/common/judge" / program).chmod(0o755)
+            (scratch / "source/judge/build/demo/common/course" / program).chmod(0o755)
         submission = scratch / "submission"
         submission.mkdir()
         (submission / "mine.c").write_bytes(
@@ -392,15 +392,15 @@ def check_class(tap, build):
         tap.ok("notes.txt is no folder" in run.stderr, "a class: what is no folder is named",
                run.stderr)
         # the only change that was handed in cannot be compiled here: the other suites count
-        jail = scratch / "build/common/judge/attn_jail"
+        jail = scratch / "build/common/course/attn_jail"
         jail.parent.mkdir(parents=True)
         built = pathlib.Path(build).resolve()
         (scratch / "build/common/attn_config.h").symlink_to(built / "common/attn_config.h")
         for name in ("attn_judge", "attn_runner"):
-            jail.with_name(name).symlink_to(built / "common/judge" / name)
+            jail.with_name(name).symlink_to(built / "common/course" / name)
         jail.write_text(f"""#!/bin/sh
 case "$*" in *mine_twist.c) echo "attn_jail: the disk is full" >&2; exit 3;; esac
-exec {built}/common/judge/attn_jail "$@"
+exec {built}/common/course/attn_jail "$@"
 """, encoding="utf-8")
         jail.chmod(0o755)
         shutil.copy(scratch / "ann/mine.c", scratch / "ann/mine_twist.c")

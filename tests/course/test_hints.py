@@ -105,7 +105,7 @@ def judge_coverage(tap):
 
 
 def judge_codes(tap, build):
-    done = subprocess.run([os.path.join(build, "common/judge/attn_judge"), "--codes"],
+    done = subprocess.run([os.path.join(build, "common/course/attn_judge"), "--codes"],
                           capture_output=True, text=True)
     codes = {line.split("\t")[0] for line in done.stdout.splitlines()}
     declared = set()
@@ -127,7 +127,7 @@ def judge_orders(tap, build):
             (good + "total\tnan\n", "total: found 'nan'"), (good + "perf\t\n", "perf: found ''"),
             (good + "threads\t2\t0\n", "threads: found '0'"), ("case\t2\n", "no contract"),
             (good + "mode\toff\0x\n", "zero byte")):
-        done = subprocess.run([os.path.join(build, "common/judge/attn_judge"), "--check"],
+        done = subprocess.run([os.path.join(build, "common/course/attn_judge"), "--check"],
                               input=orders, capture_output=True, text=True)
         tap.ok(done.returncode == (2 if said else 0) and said in done.stderr and
                done.stderr.count("\n") == bool(said), f"orders: {said or 'good'}", done.stderr)
@@ -394,7 +394,7 @@ def judge_programs(tap, build):
 
 def main():
     build = os.path.abspath(sys.argv[1])
-    tool = os.path.join(build, "common/judge/attn_hints")
+    tool = os.path.join(build, "common/course/attn_hints")
     tap = Tap()
     judge_coverage(tap)
     judge_codes(tap, build)

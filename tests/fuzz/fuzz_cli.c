@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench.h"
-#include "cli/cli_internal.h"
+#include "harness/bench/bench.h"
+#include "harness/cli/cli_internal.h"
 
 static AttnStatus nothing(const AttnArgs *args)
 {

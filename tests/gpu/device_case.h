@@ -16,8 +16,8 @@
 
 #include "../unit/key_blocks.h"
 
-#include "cuda/device.h"
 #include "flash_forward.h"
+#include "harness/device/device.h"
 
 #include "attention/forward/cuda/block.cuh"
 

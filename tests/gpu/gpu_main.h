@@ -13,7 +13,7 @@
 
 #include "../unit/unit.h"
 
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 static int small;
 

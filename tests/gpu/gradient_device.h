@@ -17,7 +17,7 @@
 
 #include "../unit/gradient_blocks.h"
 
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 #include "attention/backward/cuda/block.cuh"
 #include "gradient_parts.h"

@@ -13,8 +13,8 @@
 
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
-#include "cuda/device.h"
 #include "flash_backward.h"
+#include "harness/device/device.h"
 
 enum { MOST_PART_SEGMENTS = 64 };
 

@@ -24,8 +24,8 @@
 
 #include "../unit/key_blocks.h"
 
-#include "cuda/device.h"
-#include "io/fill.h"
+#include "harness/device/device.h"
+#include "harness/io/fill.h"
 
 #define TOKENS INT64_C(524388) /* x 32 heads x 128 channels = 2^31 + 2^18.6 */
 #define HEADS  INT64_C(32)

@@ -19,10 +19,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/device.h"
 #include "flash_forward.h"
+#include "harness/device/device.h"
+#include "harness/io/fill.h"
 #include "harness/rung.h"
-#include "io/fill.h"
 
 CUDA_RUNG_FN(flash_forward, v1_fa2)
 

@@ -14,7 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "alloc.h"
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 #define EXPECT(condition)                                                                          \
     do {                                                                                           \

@@ -16,9 +16,9 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/check/check.h"
 #include "harness/rung.h"
 
 CUDA_RUNG_FN(flash_backward, v0_atomics)

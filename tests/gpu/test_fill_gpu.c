@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/device.h"
-#include "io/fill.h"
+#include "harness/device/device.h"
+#include "harness/io/fill.h"
 #include "tensor.h"
 
 /* Poisons a device copy of s, fills it there and brings it back. 0, or 3. */

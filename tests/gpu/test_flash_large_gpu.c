@@ -12,7 +12,7 @@
 
 #include "device_case.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "harness/rung.h"
 #include "large_case.h"
 

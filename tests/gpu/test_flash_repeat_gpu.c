@@ -14,7 +14,7 @@
 #include "device_case.h"
 
 #include "attn_config.h"
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "harness/rung.h"
 #include "noise.h" /* and v1_fa2 */
 

@@ -23,7 +23,7 @@
 #include "gpu_main.h"
 
 #include "attention/forward/cuda/block_resume.h"
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "split_cases.h"
 
 static float bound_c(AttnDtype dtype)

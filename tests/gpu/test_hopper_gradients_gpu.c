@@ -19,7 +19,7 @@
 #include "gradient_device.h"
 
 #include "attn_config.h"
-#include "check/check.h"
+#include "harness/check/check.h"
 
 #ifdef HAVE_SM90A
 static int small; /* 1: run under a sanitizer */

@@ -8,7 +8,7 @@
 
 #include "gpu_main.h"
 
-#include "cuda/device.h"
+#include "harness/device/device.h"
 #include "tensor.h"
 
 #include "../../06_ring_burst/runtime/cuda/small_work.h"

@@ -12,7 +12,7 @@
 
 #include "../unit/window_run.h"
 
-#include "cuda/device.h"
+#include "harness/device/device.h"
 
 /* The host's Run, with a module of its own on the device and copies of everything. */
 typedef struct DeviceRun {

@@ -86,7 +86,7 @@ def check_tree(tap):
     for (where, word), count in sorted(counts.items()):
         tap.ok(count <= WORDS[where][word], f"'{word}', {where}: {count} times",
                f"{WORDS[where][word]} are accepted: the field has a better word")
-    plain = [texts[f"common/oracle/{name}"] for name in ("oracle.c", "oracle_core.c")]
+    plain = [texts[f"common/harness/oracle/{name}"] for name in ("oracle.c", "oracle_core.c")]
     tap.ok(sum(text.count("\n") for text in plain) <= MAX_PLAIN_ORACLE,
            f"the plain oracle has at most {MAX_PLAIN_ORACLE} lines, all of them read")
     ring = tree.ROOT / source_hashes.R

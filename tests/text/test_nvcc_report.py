@@ -17,7 +17,7 @@ sys.path[:0] = [os.path.dirname(HERE)]
 from tap import Tap
 
 REPORT = pathlib.Path(HERE, "..", "..", "common", "tools", "nvcc_report.py")
-VISIBLE = pathlib.Path(HERE, "..", "..", "common", "cuda", "visible-archs.sh")
+VISIBLE = pathlib.Path(HERE, "..", "..", "common", "harness", "device", "visible-archs.sh")
 PTXAS = """ptxas info    : Compiling entry function 'tile_kernel' for 'sm_90'
 ptxas info    : Function properties for tile_kernel
     104 bytes stack frame, 84 bytes spill stores, 128 bytes spill loads

@@ -19,7 +19,7 @@
 
 #include "unit.h"
 
-#include "io/inputs.h"
+#include "harness/io/inputs.h"
 
 static const Stage stage;
 

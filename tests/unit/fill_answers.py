@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """fill_answers.py: the table of known answers in test_fill.c, from Python's own integers.
 
-Written from the description in common/io/fill.h and not from its code; run by hand, once.
+Written from the description in common/harness/io/fill.h and not from its code; run by hand, once.
 """
 MASK = 2**64 - 1
 STEP = 0x9E3779B97F4A7C15

@@ -19,8 +19,8 @@
 #include <math.h>
 
 #include "attn_pairs.h"
+#include "harness/io/philox.h"
 #include "honest_attention.h"
-#include "io/philox.h"
 
 typedef enum Mistake {
     RIGHT,

@@ -10,7 +10,7 @@
 #ifndef JUDGE_CASE_H
 #define JUDGE_CASE_H
 
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "oracle_case.h"
 
 static inline Check case_check(const Case *c, const Oracle *oracle, int backward, double bound_c)

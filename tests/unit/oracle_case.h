@@ -19,9 +19,9 @@
 
 #include "attn.h"
 #include "attn_pairs.h"
-#include "cli/cli.h"
 #include "dtype_f64.h"
-#include "oracle/oracle.h"
+#include "harness/cli/cli.h"
+#include "harness/oracle/oracle.h"
 #include "tensor.h"
 
 typedef struct Case {

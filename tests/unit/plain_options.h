@@ -16,7 +16,7 @@
 #include <math.h>
 
 #include "attn_pairs.h"
-#include "io/philox.h"
+#include "harness/io/philox.h"
 #include "oracle_case.h"
 
 typedef struct OptionCase {

@@ -15,10 +15,10 @@
 #include "alloc.h"
 #include "attention/rows.h"
 #include "backward_steps.h"
-#include "check/check.h"
 #include "cpu/tiles.h"
+#include "harness/check/check.h"
+#include "harness/models/model.h"
 #include "harness/rung.h"
-#include "models/model.h"
 
 RUNG_FN(naive, v0_loops)
 

@@ -10,10 +10,10 @@
 #include "unit.h"
 
 #include "attn_config.h"
-#include "bench/bench.h"
-#include "bench/fma_isa.h"
-#include "bench/ratio.h"
-#include "exp/exp_isa.h"
+#include "harness/bench/bench.h"
+#include "harness/bench/fma_isa.h"
+#include "harness/bench/ratio.h"
+#include "units/exp_isa.h"
 
 TEST(median_of_few)
 {

@@ -7,7 +7,7 @@
 
 #include "oracle_case.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "honest_attention.h"
 
 static double worst[3][CHECK_COUNT];

@@ -7,7 +7,7 @@
 
 #include "oracle_case.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "honest_attention.h"
 
 static const Honest plain = {1 << 20, 0, 0, 0};

@@ -6,7 +6,7 @@
  */
 #include "cli_lines.h"
 
-#include "cli/cli_internal.h"
+#include "harness/cli/cli_internal.h"
 
 static const Variant variants[] = {
     {"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},

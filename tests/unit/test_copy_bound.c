@@ -13,7 +13,7 @@
 
 #include "oracle_case.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 
 static double rounded(AttnDtype dtype, double x)
 {

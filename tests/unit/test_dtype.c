@@ -12,7 +12,7 @@
 #include "unit.h"
 
 #include "dtype_f64.h"
-#include "io/fill.h"
+#include "harness/io/fill.h"
 #include "tensor.h"
 
 static uint32_t bits_of(float x)

@@ -22,8 +22,8 @@
 
 #include "unit.h"
 
-#include "exp/exp2.h"
-#include "exp/exp_isa.h"
+#include "units/exp2.h"
+#include "units/exp_isa.h"
 
 #define BLOCK       65536
 #define MAX_ISAS    3

@@ -9,10 +9,10 @@
 
 #include "unit.h"
 
-#include "exp/exp.h"
-#include "exp/exp_isa.h"
-#include "exp/vector.h"
 #include "tensor.h"
+#include "units/exp.h"
+#include "units/exp_isa.h"
+#include "units/vector.h"
 
 /* Is found within the bound of exp.h? An ulp is the distance to the next float away from 0. */
 static int within_bound(float found, double want)

@@ -8,8 +8,8 @@
 
 #include "unit.h"
 
-#include "bench/bench.h"
-#include "io/fill.h"
+#include "harness/bench/bench.h"
+#include "harness/io/fill.h"
 #include "tensor.h"
 
 /* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */

@@ -15,15 +15,15 @@
 
 #include "attn_config.h"
 #include "attn_pairs.h"
-#include "cuda/device.h"
-#include "exp/exp_isa.h"
-#include "exp/vector.h"
 #include "flash_forward.h"
 #include "flash_forward_rungs.h"
+#include "harness/device/device.h"
+#include "harness/models/model.h"
 #include "harness/rung.h"
-#include "models/model.h"
 #include "problem_rows.h"
+#include "units/exp_isa.h"
 #include "units/fast_memory.h"
+#include "units/vector.h"
 
 #include "attention/forward/cpu/simd.h"
 

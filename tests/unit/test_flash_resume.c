@@ -17,8 +17,8 @@
 #include "key_blocks.h"
 
 #include "attention/forward/flash_library.h"
-#include "bench/bench.h"
 #include "flash_forward.h"
+#include "harness/bench/bench.h"
 #include "harness/rung.h"
 #include "judge_case.h"
 

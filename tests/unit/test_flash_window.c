@@ -12,8 +12,8 @@
 #include "judge_case.h"
 
 #include "attn_config.h"
-#include "exp/vector.h"
 #include "flash_forward.h"
+#include "units/vector.h"
 
 #include "attention/forward/cpu/simd_pack.h"
 #include "attn_pairs.h"

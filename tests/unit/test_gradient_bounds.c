@@ -19,9 +19,9 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attention/rows.h"
-#include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/check/check.h"
 #include "harness/rung.h"
 
 RUNG_FN(flash_forward, v0_fa1_tiles)

@@ -16,9 +16,9 @@
 #include "attn_pairs.h"
 #include "cli_lines.h"
 
-#include "bench/bench.h"
-#include "bench/run_internal.h"
-#include "io/npy.h"
+#include "harness/bench/bench.h"
+#include "harness/bench/run_internal.h"
+#include "harness/io/npy.h"
 
 static const Variant variants[] = {{"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"}};
 static const Stage stage = {"test_inputs",

@@ -10,8 +10,8 @@
 #include "attn_pairs.h"
 #include "oracle_case.h"
 
-#include "models/model.h"
-#include "models/model_ring_bytes.h"
+#include "harness/models/model.h"
+#include "harness/models/model_ring_bytes.h"
 
 TEST(pairs_of_every_option)
 {

@@ -12,7 +12,7 @@
 
 #include "unit.h"
 
-#include "io/npy.h"
+#include "harness/io/npy.h"
 
 /* A file of format `major`: header text as given (no padding), then `bytes` bytes of data. The
  * block is exactly as long as the file, so that a sanitizer sees a read behind its end. */

@@ -12,7 +12,7 @@
 #include "attn_pairs.h"
 #include "honest_attention.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 
 /* ln(e^a + e^b) */
 static float merge_lse(float a, float b)

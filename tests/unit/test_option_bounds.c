@@ -11,7 +11,7 @@
 #include "honest_options.h"
 #include "plain_options.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 #include "judge_case.h"
 
 static double worst[3][CHECK_COUNT];

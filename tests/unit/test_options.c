@@ -11,7 +11,7 @@
 #include "honest_options.h"
 #include "plain_options.h"
 
-#include "check/check.h"
+#include "harness/check/check.h"
 
 static int same(const OracleArray *a, const OracleArray *b)
 {

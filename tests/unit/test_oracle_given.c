@@ -11,8 +11,8 @@
 
 #include "oracle_case.h"
 
-#include "check/check.h"
-#include "oracle/oracle_core.h"
+#include "harness/check/check.h"
+#include "harness/oracle/oracle_core.h"
 
 #define EVERYTHING_STREAMED                                                                        \
     {                                                                                              \

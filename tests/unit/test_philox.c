@@ -10,7 +10,7 @@
 
 #include "unit.h"
 
-#include "io/philox.h"
+#include "harness/io/philox.h"
 
 TEST(known_answers)
 {

@@ -13,10 +13,10 @@
 
 #include "cli_lines.h"
 
-#include "bench/run_internal.h"
-#include "check/judge.h"
-#include "io/npy.h"
-#include "report/report_internal.h"
+#include "harness/bench/run_internal.h"
+#include "harness/check/judge.h"
+#include "harness/io/npy.h"
+#include "harness/report/report_internal.h"
 
 static const Variant variants[] = {
     {"v0_\"odd\"\\\n\x7f\xc3", ON_CPU, DTYPES_ALL, nothing, NULL, 0, ""}};

@@ -6,7 +6,7 @@
  * them), dK is K, dV is V. So each result has to have the bytes of its input, wherever a chunk
  * ended: within a quarter, within a batch, behind the last token.
  */
-#include "io/fill.h"
+#include "harness/io/fill.h"
 #include "ring_sim_case.h"
 
 #define GAP ((size_t)4096) /* between the halves of dQ */

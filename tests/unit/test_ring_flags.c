@@ -6,8 +6,8 @@
 #include "cli_lines.h"
 
 #include "attn_config.h"
-#include "cli/cli_internal.h"
-#include "cuda/device.h"
+#include "harness/cli/cli_internal.h"
+#include "harness/device/device.h"
 
 /* as stage 06's table: each name once for the CPU and once for the GPU */
 static const Variant variants[] = {

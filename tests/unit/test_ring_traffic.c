@@ -9,7 +9,7 @@
  * - A rank that fails anywhere in a method, or finds memory short, ends the run for all, and
  *   nothing leaks.
  */
-#include "models/model_ring_bytes.h"
+#include "harness/models/model_ring_bytes.h"
 #include "ring_method_case.h"
 
 #include "alloc.h"

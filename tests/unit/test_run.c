@@ -11,7 +11,7 @@
 #include "alloc.h"
 #include "attn_config.h"
 #include "attn_pairs.h"
-#include "check/judge.h"
+#include "harness/check/judge.h"
 
 #ifdef HAVE_OPENMP
 #include <omp.h>

@@ -12,7 +12,7 @@
 
 #include "unit.h"
 
-#include "bench/bench.h"
+#include "harness/bench/bench.h"
 #include "tensor.h"
 
 /* Writes every row, reads it back, and looks at what lies around. */

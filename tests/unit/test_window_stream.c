@@ -14,7 +14,7 @@
 
 #include "alloc.h"
 #include "attention/window/cpu/online_internal.h"
-#include "io/fill.h"
+#include "harness/io/fill.h"
 #include "window_plain.h"
 
 static WindowConfig config_of(AttnDtype dtype, int64_t hq, int64_t hkv, int64_t d, int64_t window)

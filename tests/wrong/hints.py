@@ -56,7 +56,7 @@ def needs_hint(fields):
 
 class Hints:
     def __init__(self, build, stage, folder):
-        self.tool = os.path.join(build, "common/judge/attn_hints")
+        self.tool = os.path.join(build, "common/course/attn_hints")
         self.stage, self.folder = stage, os.path.join(folder, "found")
         self.runs = []  # [(path, fields, suite, folder)]
 

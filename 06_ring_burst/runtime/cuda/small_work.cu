@@ -18,7 +18,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "runtime/cuda/small_work.h"
 
 #define THREADS 256

@@ -13,7 +13,7 @@
 #ifdef HAVE_MPI
 #include "transports/mpi/world_mpi.h"
 #else
-#include "cli/cli.h"
+#include "harness/cli/cli.h"
 #include "runtime/ring_world.h"
 
 #define ring_mpi_hush()         ((void)0)

@@ -26,7 +26,7 @@
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
 
-#include "cli/cli.h"
+#include "harness/cli/cli.h"
 #include "runtime/ring_world.h"
 
 #ifdef __cplusplus

@@ -37,7 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/fill.h"
+#include "harness/io/fill.h"
 #include "transports/threads/sim.h"
 
 void sim_call_all(SimWorld *world)

@@ -7,7 +7,7 @@
  *
  * Interface: window_library_pass (window_library.h).
  */
-#include "models/model.h"
+#include "harness/models/model.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"

@@ -16,7 +16,7 @@
 #define WINDOW_LIBRARY_H
 
 #include "attn.h"
-#include "models/model.h"
+#include "harness/models/model.h"
 
 #ifdef __cplusplus
 extern "C" {

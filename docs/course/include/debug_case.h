@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/fill.h"
+#include "harness/io/fill.h"
 
 #ifndef CODE /* CODE of the Makefile: whose functions are called */
 #define CODE "mine.c"

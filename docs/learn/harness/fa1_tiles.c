@@ -6,8 +6,8 @@
  */
 #include <math.h>
 
-#include "exp/exp.h"
 #include "stage_args.h"
+#include "units/exp.h"
 #include "units/fast_memory.h"
 #include "units/product.h"
 

@@ -36,7 +36,7 @@
 #include <unistd.h>
 
 #include "attn.h"
-#include "judge/runner.h"
+#include "course/runner.h"
 #include "tensor.h"
 
 #ifndef FOLDER

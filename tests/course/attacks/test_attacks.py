@@ -123,7 +123,7 @@ class Court:
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
         os.chmod(folder, 0o755)
-        for name in ("01_naive/naive", "common/judge/attn_runner", "common/judge/attn_jail"):
+        for name in ("01_naive/naive", "common/course/attn_runner", "common/course/attn_jail"):
             shutil.copy(os.path.join(args.build, name), folder)
         os.mkdir(os.path.join(folder, "include"))
         for name in ("attention/attn.h", "attention/attn_pairs.h", "tensor.h"):
@@ -243,7 +243,7 @@ def check_threads(tap, args, folder):
     helper = os.path.join(folder, "two_threads")
     built = subprocess.run(
         [*args.cc, "-std=gnu11", f"-I{root}", f"-I{os.path.join(args.build, 'common')}",
-         os.path.join(HERE, "two_threads.c"), os.path.join(root, "judge", "sandbox.c"), "-o",
+         os.path.join(HERE, "two_threads.c"), os.path.join(root, "course", "sandbox.c"), "-o",
          helper, "-lseccomp", "-ldl", "-lpthread"], capture_output=True, text=True)
     said = [subprocess.run([helper, *more], capture_output=True, text=True).stdout.rstrip("\0")
             for more in ([], ["alone"])] if built.returncode == 0 else []
@@ -345,7 +345,7 @@ def check_thief(tap, args, folder):
             capture_output=True, text=True)
         orders = ["contract\t" + stage, "mode\tstrict", "workers\t2", "limits\t20\t1024\t1",
                   "case\t1\t-N\t33\t-H\t2\t-d\t8", "case\t2\t-N\t20\t-d\t16", f"so\t{so}"]
-        done = subprocess.run([os.path.join(args.build, "common", "judge", "attn_judge")],
+        done = subprocess.run([os.path.join(args.build, "common", "course", "attn_judge")],
                               input="\n".join(orders) + "\n", capture_output=True, text=True)
         rows = [json.loads(line) for line in done.stdout.split("\n") if line]
         said = "".join(row["output"] for row in rows)

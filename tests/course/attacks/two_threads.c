@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "judge/sandbox.h"
+#include "course/sandbox.h"
 
 static void *wait_for_ever(void *nothing)
 {

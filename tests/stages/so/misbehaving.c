@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
-#include "judge/runner.h"
+#include "course/runner.h"
 #include "tensor.h"
 
 /* clang-format off */

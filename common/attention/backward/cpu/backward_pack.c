@@ -15,7 +15,7 @@
 
 #include "attn_config.h"
 #include "attn_pairs.h"
-#include "exp/vector.h"
+#include "units/vector.h"
 
 static void choose_simd(BackwardPlan *p)
 {

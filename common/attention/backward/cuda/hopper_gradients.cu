@@ -15,7 +15,7 @@
  */
 #include "alloc.h"
 #include "block.cuh"
-#include "cuda/device.h"
+#include "harness/device/device.h"
 #include "wide_keys.cuh"
 
 using namespace hopper_backward;

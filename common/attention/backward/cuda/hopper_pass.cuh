@@ -12,7 +12,7 @@
 #define FLASH_BACKWARD_HOPPER_PASS_CUH
 
 #include "attn.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "units/wgmma_keys.cuh"
 
 namespace hopper_backward

@@ -14,8 +14,8 @@
 #include <cuda_fp16.h>
 
 #include "attention/backward/backward_library.h"
-#include "cuda/cuda_check.h"
 #include "flash_backward.h"
+#include "harness/device/cuda_check.h"
 
 #define THREADS 256
 

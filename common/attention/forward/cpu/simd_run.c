@@ -39,10 +39,10 @@
 #include "alloc.h"
 #include "attention/rows.h"
 #include "attn_config.h"
-#include "exp/vector.h"
 #include "flash_forward.h"
 #include "index_span.h"
 #include "simd_block.h"
+#include "units/vector.h"
 
 static const FlashSimd *choose_simd(void)
 {

@@ -25,9 +25,9 @@
 #include <cuda_runtime.h>
 
 #include "block_resume.h"
-#include "cuda/cuda_check.h"
-#include "cuda/device.h"
 #include "flash_forward.h"
+#include "harness/device/cuda_check.h"
+#include "harness/device/device.h"
 
 template <template <typename, int> class Launch, typename T, typename... More>
 static AttnStatus run_for_dim(const AttnArgs *a, More... more)

@@ -19,7 +19,7 @@
 #define FLASH_FORWARD_HOPPER_TENSOR_CUH
 
 #include "attn.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "units/hopper.cuh"
 
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */

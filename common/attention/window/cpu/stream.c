@@ -28,8 +28,8 @@
 #include "attention/window/cpu/stream_row.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
-#include "exp/vector.h"
 #include "tensor.h"
+#include "units/vector.h"
 
 #define LOG2E 0x1.715476p+0f
 #define LN2   0x1.62e43p-1f

@@ -45,8 +45,8 @@
 #include "alloc.h"
 #include "attention/rows.h"
 #include "attn_options.h"
-#include "exp/exp.h"
 #include "sequences.h"
+#include "units/exp.h"
 #include "weights.h"
 #include "window_walk.h"
 

@@ -7,7 +7,7 @@
 #include "weights.h"
 
 #include "attn_options.h"
-#include "io/philox.h"
+#include "harness/io/philox.h"
 
 WeightRule weight_rule(const AttnArgs *args)
 {

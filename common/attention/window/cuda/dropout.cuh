@@ -17,8 +17,8 @@
 
 #include "attention/window/window_library.h"
 #include "attn_options.h"
-#include "cuda/cuda_check.h"
-#include "io/philox.h"
+#include "harness/device/cuda_check.h"
+#include "harness/io/philox.h"
 
 /* Index of a token within its sequence, and the sequence. */
 struct Token {

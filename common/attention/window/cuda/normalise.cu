@@ -27,7 +27,7 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "window_cuda.h"
 
 #define WARPS  4

@@ -22,7 +22,7 @@
 #include "alloc.h"
 #include "attention/window/cpu/online_internal.h"
 #include "attn_pairs.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "units/online_row.cuh"
 #include "window_cuda.h"
 

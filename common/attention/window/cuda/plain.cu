@@ -24,7 +24,7 @@
 #include "attention/backward/backward_library.h"
 #include "attention/window/window_library.h"
 #include "attn_options.h"
-#include "cuda/cuda_check.h"
+#include "harness/device/cuda_check.h"
 #include "window_cuda.h"
 
 /* --- copies ------------------------------------------------------------------------------------*/

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * contract_simple.c: the contracts for one head, flash_simple and backward_steps.
+ *
+ * The backward steps are judged one by one. Each gets correct inputs from the reference, rounded to
+ * float32 as a forward pass would leave them, so that an error in one step costs the points of this
+ * step only. What the bounds of the oracle say about gradients holds for such inputs: they allow
+ * for an O and an lse that are off by their own bounds. delta has no bound there. It is a dot
+ * product of d terms:
+ *
+ *     |delta - ref| <= c u (D + 1) sum_x |dO O| + 2^-126        D = 1 + sqrt(d)/4, c = 4
+ *
+ * with the D of the scores, and one rounding more for the end.
+ *
+ * Interface: contract_flash_simple, contract_backward_steps (contract.h).
+ */
+#include "course/contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "course/runner_small.h"
+
+#define ORDER 4.0 /* c of the bounds: plain float32 */
+
+static size_t tensor_bytes(const JudgeCase *c)
+{
+    return (size_t)(c->flags->Nq * c->flags->d) * sizeof(float);
+}
+
+static size_t row_bytes(const JudgeCase *c)
+{
+    return (size_t)c->flags->Nq * sizeof(float);
+}
+
+static int make_reference(JudgeCase *c)
+{
+    if (case_is_square(c) != EXIT_OK)
+        return EXIT_USAGE;
+    if (oracle_run(&c->oracle, &c->truth, c->flags->backward, 1) != 0)
+        return cli_no_memory("the reference");
+    if (!c->oracle.whole)
+        return cli_refuse("found a case with more than 10^10 pair-channels, accepted are smaller "
+                          "ones");
+    return EXIT_OK;
+}
+
+/* One call of a function whose arrays are in the task. */
+static void run_small(const IsolateTask *task, const char *row, const char *symbol,
+                      const SmallNumbers *numbers, JudgeRun *run)
+{
+    isolate_run(task, row, symbol, numbers, sizeof *numbers, &run->end);
+    run->ms = run->end.ms;
+}
+
+static int is_causal(const JudgeCase *c)
+{
+    return c->flags->mask == ATTN_MASK_CAUSAL_LOWER_RIGHT ||
+           c->flags->mask == ATTN_MASK_CAUSAL_UPPER_LEFT;
+}
+
+/* --- flash_simple ------------------------------------------------------------------------------*/
+
+static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, const char *library,
+                             JudgeRun *run)
+{
+    IsolateTask task = run_task(limits, library);
+    const AttnArgs *in = &c->problem.args;
+    SmallNumbers n;
+    if (run_outputs_new(c, run) != 0)
+        return;
+    run_add(&task, "Q", in->Q.data, tensor_bytes(c), 0);
+    run_add(&task, "K", in->K.data, tensor_bytes(c), 0);
+    run_add(&task, "V", in->V.data, tensor_bytes(c), 0);
+    run_add(&task, "O", run->out.args.O.data, tensor_bytes(c), 1);
+    run_add(&task, "lse", run->out.args.lse, row_bytes(c), 1);
+    run_add_trace(&task, run);
+    memset(&n, 0, sizeof n);
+    for (int i = 0; i < 5; i++)
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
+    n.integer[0] = (int32_t)c->flags->Nq;
+    n.integer[1] = (int32_t)c->flags->d;
+    n.integer[2] = is_causal(c);
+    run_small(&task, "flash_simple", c->contract->symbol, &n, run);
+}
+
+static void judge_flash_simple(const JudgeCase *c, JudgeRun *run)
+{
+    run_take_truth(c, run);
+    check_outputs(&run->check, &c->oracle, &run->out.args, 0, ORDER);
+}
+
+static const char *const flash_simple_flags[] = {"--seq",    "-N",     "--head-dim", "-d",
+                                                 "--causal", "--seed", "--dist",     NULL};
+const Contract contract_flash_simple = {.name = "flash_simple",
+                                        .symbol = "flash_simple_variant",
+                                        .flags = flash_simple_flags,
+                                        .make = make_reference,
+                                        .run = run_flash_simple,
+                                        .judge = judge_flash_simple};
+
+/* --- backward_steps ----------------------------------------------------------------------------*/
+
+/* The reference in float32: what the forward pass and the other steps leave behind. */
+typedef struct StepInputs {
+    float *O, *lse, *delta;            /* [N][d], [N], [N] */
+    double *delta_value, *delta_bound; /* [N], of this float O */
+} StepInputs;
+
+static void free_steps(JudgeCase *c)
+{
+    StepInputs *s = c->own;
+    if (!s)
+        return;
+    free(s->O);
+    free(s->lse);
+    free(s->delta);
+    free(s->delta_value);
+    free(s->delta_bound);
+    free(s);
+    c->own = NULL;
+}
+
+static void round_inputs(const JudgeCase *c, StepInputs *s)
+{
+    const int64_t N = c->flags->Nq, d = c->flags->d;
+    const double D = 1.0 + sqrt((double)d) / 4.0;
+    const float *dO = c->problem.args.dO.data;
+    for (int64_t i = 0; i < N; i++) {
+        double sum = 0.0, size = 0.0;
+        for (int64_t x = 0; x < d; x++) {
+            const int64_t e = i * d + x;
+            s->O[e] = (float)c->oracle.O.value[e];
+            sum += (double)dO[e] * (double)s->O[e];
+            size += fabs((double)dO[e] * (double)s->O[e]);
+        }
+        s->lse[i] = (float)c->oracle.lse.value[i];
+        s->delta[i] = (float)sum;
+        s->delta_value[i] = sum;
+        s->delta_bound[i] = ORDER * 0x1p-24 * (D + 1.0) * size + 0x1p-126;
+    }
+}
+
+static int make_steps(JudgeCase *c)
+{
+    StepInputs *s;
+    int status = c->part < 0 ? cli_refuse("--part: found none, accepted is one of delta, dV, dK, "
+                                          "dQ")
+                             : make_reference(c);
+    if (status != EXIT_OK)
+        return status;
+    if (c->oracle.beyond)
+        return cli_refuse("found scores that are too large for their gradients to be judged in "
+                          "float32, accepted is another --dist");
+    c->own = s = calloc(1, sizeof *s);
+    if (s) {
+        s->O = malloc(tensor_bytes(c));
+        s->lse = malloc(row_bytes(c));
+        s->delta = malloc(row_bytes(c));
+        s->delta_value = malloc(2 * row_bytes(c));
+        s->delta_bound = malloc(2 * row_bytes(c));
+    }
+    if (!s || !s->O || !s->lse || !s->delta || !s->delta_value || !s->delta_bound)
+        return cli_no_memory("the reference");
+    round_inputs(c, s);
+    return EXIT_OK;
+}
+
+static const struct {
+    const char *row, *symbol, *arrays[8];
+} parts[] = {
+    [PART_DELTA] = {"delta", "backward_delta_variant", {"O", "dO", "delta"}},
+    [PART_DV] = {"dV", "backward_dv_variant", {"Q", "K", "lse", "dO", "dV"}},
+    [PART_DK] = {"dK", "backward_dk_variant", {"Q", "K", "V", "lse", "dO", "delta", "dK"}},
+    [PART_DQ] = {"dQ", "backward_dq_variant", {"Q", "K", "V", "lse", "dO", "delta", "dQ"}},
+};
+
+/* The array of this name: input, or what the step writes. */
+static void add_step_array(const JudgeCase *c, IsolateTask *task, const char *name, JudgeRun *run)
+{
+    const AttnArgs *in = &c->problem.args;
+    const StepInputs *s = c->own;
+    const int rows = strcmp(name, "lse") == 0 || strcmp(name, "delta") == 0;
+    const int last = strcmp(name, parts[c->part].row) == 0;
+    const void *data = strcmp(name, "Q") == 0     ? in->Q.data
+                       : strcmp(name, "K") == 0   ? in->K.data
+                       : strcmp(name, "V") == 0   ? in->V.data
+                       : strcmp(name, "dO") == 0  ? in->dO.data
+                       : strcmp(name, "O") == 0   ? s->O
+                       : strcmp(name, "lse") == 0 ? s->lse
+                       : strcmp(name, "dV") == 0  ? run->out.args.dV.data
+                       : strcmp(name, "dK") == 0  ? run->out.args.dK.data
+                       : strcmp(name, "dQ") == 0  ? run->out.args.dQ.data
+                       : last                     ? run->values[0]
+                                                  : s->delta;
+    run_add(task, name, data, rows ? row_bytes(c) : tensor_bytes(c), last);
+}
+
+static void run_steps(const JudgeCase *c, const JudgeLimits *limits, const char *library,
+                      JudgeRun *run)
+{
+    IsolateTask task = run_task(limits, library);
+    SmallNumbers n;
+    if (run_outputs_new(c, run) != 0)
+        return;
+    run->values[0] = malloc(row_bytes(c));
+    if (!run->values[0]) {
+        run->end.end = ISOLATE_BROKEN;
+        return;
+    }
+    memset(run->values[0], 0xFF, row_bytes(c));
+    memset(&n, 0, sizeof n);
+    for (int i = 0; parts[c->part].arrays[i]; i++) {
+        add_step_array(c, &task, parts[c->part].arrays[i], run);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
+    }
+    n.integer[0] = (int32_t)c->flags->Nq;
+    n.integer[1] = (int32_t)c->flags->d;
+    n.integer[2] = is_causal(c);
+    run_small(&task, parts[c->part].row, parts[c->part].symbol, &n, run);
+}
+
+static void copy_rounded(float *to, const OracleArray *from)
+{
+    for (int64_t n = 0; n < from->count; n++)
+        to[n] = (float)from->value[n];
+}
+
+/* All that this step does not compute is as the reference has it, so check and hints see one
+ * backward pass in which at most this array is wrong. */
+static void judge_steps(const JudgeCase *c, JudgeRun *run)
+{
+    const StepInputs *s = c->own;
+    const AttnArgs *out = &run->out.args;
+    if (c->part == PART_DELTA) {
+        judge_floats(&run->check.array[0], "delta", run->values[0], s->delta_value, s->delta_bound,
+                     c->flags->Nq, 1);
+        run->check.pass = run->check.array[0].off == 0;
+        return;
+    }
+    run_take_truth(c, run);
+    copy_rounded(out->O.data, &c->oracle.O);
+    copy_rounded(out->lse, &c->oracle.lse);
+    if (c->part != PART_DV)
+        copy_rounded(out->dV.data, &c->oracle.dV);
+    if (c->part != PART_DK)
+        copy_rounded(out->dK.data, &c->oracle.dK);
+    if (c->part != PART_DQ)
+        copy_rounded(out->dQ.data, &c->oracle.dQ);
+    check_outputs(&run->check, &c->oracle, out, 1, ORDER);
+    for (int which = 0; which < CHECK_COUNT; which++) /* the others are ours */
+        if (which != (c->part == PART_DV ? CHECK_DV : c->part == PART_DK ? CHECK_DK : CHECK_DQ))
+            run->check.array[which].checked = 0;
+}
+
+static const char *const backward_steps_flags[] = {
+    "--seq", "-N", "--head-dim", "-d", "--causal", "--seed", "--dist", "--part", NULL};
+const Contract contract_backward_steps = {.name = "backward_steps",
+                                          .symbol = "backward_delta_variant",
+                                          .features = STAGE_ALWAYS_BACKWARD,
+                                          .flags = backward_steps_flags,
+                                          .make = make_steps,
+                                          .run = run_steps,
+                                          .judge = judge_steps,
+                                          .free = free_steps};

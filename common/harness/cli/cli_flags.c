@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_flags.c: the table of flags: what stands in --help, which stages have the flag, and where its
+ * value goes. One table, so that help and parser cannot disagree. A value that needs more than its
+ * kind says has a reader of its own: in cli.c, those of one stage in cli_stages.c.
+ *
+ * Interface: cli_flags, cli_find_flag, cli_nearest_flag, cli_read_..., cli_print_...
+ * (cli_internal.h).
+ */
+#include "harness/bench/bench.h"
+#include "harness/cli/cli_internal.h"
+#include "harness/report/report.h"
+#include "harness/report/source_hash.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- readers of values -------------------------------------------------------------------------*/
+
+/* Strict, because "12x" read as 12 or 1e99 read as infinity would run an experiment that nobody
+ * asked for. */
+
+/* strtoll and strtod skip white space and accept more than a plain number: these are the only
+ * characters that a decimal integer has. */
+static int looks_like_int(const char *text)
+{
+    if (*text == '-' || *text == '+')
+        text++;
+    if (*text == '\0')
+        return 0;
+    for (; *text; text++)
+        if (*text < '0' || *text > '9')
+            return 0;
+    return 1;
+}
+
+int cli_read_int(const char *flag, const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    long long value;
+    errno = 0;
+    value = looks_like_int(text) ? strtoll(text, NULL, 10) : 0;
+    if (!looks_like_int(text) || errno == ERANGE || value < min || value > max)
+        return cli_refuse("%s: found '%s', accepted is an integer from %" PRId64 " to %" PRId64,
+                          flag, text, min, max);
+    *out = value;
+    return 0;
+}
+
+int cli_read_u64(const char *flag, const char *text, uint64_t *out)
+{
+    unsigned long long value;
+    errno = 0;
+    value = looks_like_int(text) && *text != '-' ? strtoull(text, NULL, 10) : 0;
+    if (!looks_like_int(text) || *text == '-' || errno == ERANGE)
+        return cli_refuse("%s: found '%s', accepted is an integer from 0 to %" PRIu64, flag, text,
+                          UINT64_MAX);
+    *out = value;
+    return 0;
+}
+
+int cli_parse_number(const char *text, float *out)
+{
+    char *end = NULL;
+    /* no leading space, no hexadecimal, no "inf" or "nan" */
+    int plain = text[0] != '\0' && strspn(text, "0123456789+-.eE") == strlen(text);
+    *out = plain ? (float)strtod(text, &end) : 0.0f;
+    return plain && *end == '\0' && fabsf(*out) <= 3.402823466e38f;
+}
+
+int cli_read_float(const char *flag, const char *text, int positive, float *out)
+{
+    float rounded;
+    if (!cli_parse_number(text, &rounded) || rounded == 0.0f || (positive && rounded < 0.0f))
+        return cli_refuse("%s: found '%s', accepted is a finite float32 number %s", flag, text,
+                          positive ? "above 0" : "other than 0");
+    *out = rounded;
+    return 0;
+}
+
+int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *right)
+{
+    /* Positions are added to the window's ends: far from overflow at this size. */
+    const int64_t max = (int64_t)1 << 40;
+    const int plain = strspn(text, "0123456789+-,") == strlen(text);
+    char rest;
+    if (!plain || sscanf(text, "%" SCNd64 ",%" SCNd64 "%c", left, right, &rest) != 2 ||
+        *left < -1 || *left > max || *right < -1 || *right > max)
+        return cli_refuse("%s: found '%s', accepted is L,R with two integers from -1 (no limit) to "
+                          "%" PRId64 ", such as 128,0",
+                          flag, text, max);
+    return 0;
+}
+
+int cli_read_name(const char *flag, const char *text, const char *names, int *out)
+{
+    const size_t length = strlen(text);
+    char all[256] = "";
+    size_t used = 0;
+    int i = 0;
+    for (const char *name = names, *end; name; name = *end ? end + 1 : NULL, i++) {
+        end = name + strcspn(name, "|");
+        if ((size_t)(end - name) == length && strncmp(name, text, length) == 0) {
+            *out = i;
+            return 0;
+        }
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%.*s", i ? ", " : "",
+                                 (int)(end - name), name);
+    }
+    return cli_refuse("%s: found '%s', accepted is one of %s", flag, text, all);
+}
+
+/* --- the table ---------------------------------------------------------------------------------*/
+
+#define MANY      ((int64_t)1 << 40)
+#define MAX_BLOCK ((int64_t)1 << 20)
+
+/* Kinds of values. Of a flag for the whole program (per_program) the place is one in Cli. */
+#define AT(field)            offsetof(CliCase, field)
+#define SIZE(field, largest) .kind = TO_SIZE, .at = AT(field), .least = 1, .most = largest
+#define INT(field, from, to) .kind = TO_INT, .at = AT(field), .least = from, .most = to
+#define NAME(field)          .kind = TO_NAME, .at = AT(field)
+#define PATH(place)          .kind = TO_PATH, .at = place
+#define SWITCH(place, value) .kind = TO_SWITCH, .at = place, .least = value
+#define BY(reader)           .kind = TO_READER, .read = reader
+#define OTHER(which, place)  .kind = which, .at = place
+
+const CliFlag cli_flags[FLAG_COUNT] = {
+    {FLAG_B, "--batch", "-B", "B", 0, 0, "Sizes", "sequences in the batch (1)", SIZE(B, MANY)},
+    {FLAG_H, "--heads", "-H", "H", 0, 0, NULL, "query heads (4)", SIZE(H, MANY)},
+    {FLAG_KV_HEADS, "--kv-heads", NULL, "HKV", 0, 0, NULL,
+     "key/value heads, a divisor of H (as --heads)", SIZE(Hkv, MANY)},
+    {FLAG_SEQ, "--seq", "-N", "N", 0, 0, NULL, "queries and keys (256)", BY(cli_read_seq_flag)},
+    {FLAG_SEQ_Q, "--seq-q", NULL, "NQ", 0, 0, NULL, "queries (as --seq)", SIZE(Nq, MANY)},
+    {FLAG_SEQ_KV, "--seq-kv", NULL, "NK", 0, 0, NULL, "keys (as --seq)", SIZE(Nk, MANY)},
+    {FLAG_D, "--head-dim", "-d", "D", 0, 0, NULL,
+     "channels of a head: to 1024 on the CPU, to 256 on a GPU (64)", SIZE(d, CLI_MAX_D)},
+    {FLAG_DTYPE, "--dtype", NULL, "f32|f16|bf16", 0, 0, NULL, "what tensors are stored in (f32)",
+     NAME(dtype)},
+    {FLAG_ROWS, "--rows", NULL, "R", STAGE_HAS_ROWS_COLS, 0, NULL,
+     "the softmax alone, on R rows; needs --cols", SIZE(rows, MANY)},
+    {FLAG_COLS, "--cols", NULL, "C", STAGE_HAS_ROWS_COLS, 0, NULL, "of C columns each",
+     SIZE(cols, MANY)},
+    {FLAG_SRAM, "--sram", NULL, "M", STAGE_HAS_SRAM, 0, NULL,
+     "elements of fast memory that tile sizes are made from (32768)", SIZE(sram, MANY)},
+    {FLAG_SMEM_LIMIT, "--smem-limit", NULL, "BYTES", STAGE_HAS_SMEM_LIMIT, 0, NULL,
+     "shared memory of a block: CUDA variants that need more are skipped (no limit)",
+     SIZE(smem_limit, MANY)},
+    {FLAG_CU_SEQLENS_Q, "--cu-seqlens-q", NULL, "FILE", STAGE_HAS_VARLEN, 0, NULL,
+     "i4 or i8 [n+1]: n sequences in a row, the t-th from its entry t to entry t+1",
+     PATH(AT(cu_q_file))},
+    {FLAG_CU_SEQLENS_KV, "--cu-seqlens-kv", NULL, "FILE", STAGE_HAS_VARLEN, 0, NULL,
+     "the same for the keys", PATH(AT(cu_kv_file))},
+
+    {FLAG_MASK, "--mask", NULL, "none|full|causal-upper-left|causal-lower-right", 0, 0, "Attention",
+     "(none); full without a file: random, every fifth row empty", BY(cli_read_mask_flag)},
+    {FLAG_CAUSAL, "--causal", NULL, NULL, 0, 0, NULL, "the same as --mask causal-lower-right",
+     BY(cli_read_causal_flag)},
+    {FLAG_MASK_FILE, "--mask-file", NULL, "M.npy", 0, 0, NULL,
+     "u1 or bool [Nq][Nk], 1 = masked OUT (PyTorch: the opposite); needs --mask full",
+     PATH(AT(mask_file))},
+    {FLAG_WINDOW, "--window", NULL, "L,R", 0, 0, NULL,
+     "keys from L before to R after the query, -1 = no limit; causal makes R 0 (-1,-1)",
+     BY(cli_read_window_flag)},
+    {FLAG_SCALE, "--scale", NULL, "X", 0, 0, NULL, "multiplies q.k (1/sqrt(d))",
+     BY(cli_read_scale_flag)},
+    {FLAG_SOFTCAP, "--softcap", NULL, "X", 0, 0, NULL, "scores become X*tanh(s/X) (off)",
+     BY(cli_read_softcap_flag)},
+    {FLAG_TEMPERATURE, "--temperature", NULL, "X", STAGE_HAS_OFFLINE, 0, NULL,
+     "scores become s/X, unless there is a cap (1)", OTHER(TO_REAL, AT(temperature))},
+    {FLAG_CLIP, "--clip", NULL, "L,R", STAGE_HAS_OFFLINE, 0, NULL,
+     "weights P become (R-L)*P+L between 0 and 1; L <= 0, R >= 1 (0,1)", BY(cli_read_clip_flag)},
+    {FLAG_DROPOUT, "--dropout", NULL, "P", STAGE_HAS_OFFLINE, 0, NULL,
+     "probability that a weight becomes 0, from --seed; the others grow by 1/(1-P) (0)",
+     BY(cli_read_dropout_flag)},
+    {FLAG_QK_NORM, "--qk-norm", NULL, "GROUP", STAGE_HAS_OFFLINE, 0, NULL,
+     "Q and K normalised over groups of so many channels, a divisor of d (off)",
+     SIZE(norm_group, CLI_MAX_D)},
+
+    {FLAG_SEED, "--seed", NULL, "S", 0, 0, "Inputs", "of the random inputs (0)",
+     OTHER(TO_U64, AT(seed))},
+    {FLAG_DIST, "--dist", NULL, "normal|outlier|large|paired", 0, 0, NULL,
+     "their distribution (normal); paired: V = K, dO = Q", NAME(dist)},
+    {FLAG_BUNDLED, "--bundled", NULL, "[=encoder|causal]", 0, 0, NULL,
+     "real: encoder (12 heads, d=32) or causal (4/2, d=64, its dO; --causal if no --mask)",
+     BY(cli_read_bundled_flag)},
+    {FLAG_Q, "--q", NULL, "Q.npy", 0, 0, NULL, "f2, f4 or f8 [B][Nq][H][d]; with --k and --v",
+     PATH(AT(q_file))},
+    {FLAG_K, "--k", NULL, "K.npy", 0, 0, NULL, "[B][Nk][Hkv][d]; sizes come from the files",
+     PATH(AT(k_file))},
+    {FLAG_V, "--v", NULL, "V.npy", 0, 0, NULL, "[B][Nk][Hkv][d]", PATH(AT(v_file))},
+    {FLAG_DO, "--do", NULL, "DO.npy", STAGE_HAS_BACKWARD | STAGE_ALWAYS_BACKWARD, 0, NULL,
+     "[B][Nq][H][d], for the gradients (random)", PATH(AT(do_file))},
+    {FLAG_WQ, "--wq", NULL, "WQ.npy", STAGE_HAS_OFFLINE, 0, NULL,
+     "[H*d], weights of --qk-norm; with --wk (random, around 1)", PATH(AT(wq_file))},
+    {FLAG_WK, "--wk", NULL, "WK.npy", STAGE_HAS_OFFLINE, 0, NULL, "[HKV*d]", PATH(AT(wk_file))},
+    {FLAG_TENSOR_LAYOUT, "--tensor-layout", NULL, "bshd|sbhd|thd", STAGE_HAS_OFFLINE, 0, NULL,
+     "of files and saved tensors; thd: [tokens][heads][d] with --cu-seqlens-* (bshd)",
+     NAME(tensors)},
+    {FLAG_PACK, "--pack", NULL, "q_k_v|q_kv|qkv", STAGE_HAS_OFFLINE, 0, NULL,
+     "tensors side by side on the heads axis: --k holds K,V; --q holds all (q_k_v)", NAME(pack)},
+    {FLAG_STRIDES, "--strides", NULL, "bshd|sbhd|bhsd|odd", 0, 0, NULL,
+     "how tensors lie in memory; odd: gaps and odd offsets (bshd)", NAME(layout)},
+    {FLAG_CASES, "--cases", NULL, "FILE", 0, 1, NULL,
+     "many cases: each line holds flags, laid over those given here; # starts a comment line",
+     PATH(offsetof(Cli, cases_file))},
+
+    {FLAG_DEVICE, "--device", NULL, "auto|cpu|cuda", 0, 0, "What runs",
+     "auto: the CPU, and a GPU that is there (auto)", NAME(device)},
+    {FLAG_VARIANT, "--variant", NULL, "NAME|all", 0, 0, NULL, "a name of --list (all)",
+     BY(cli_read_variant_flag)},
+    {FLAG_METHOD, "--method", NULL, "auto|all|NAME", STAGE_HAS_RANKS, 0, NULL,
+     "the same as --variant; auto: a planner picks it and the layout, and says why",
+     BY(cli_read_variant_flag)},
+    {FLAG_VARIANT_SO, "--variant-so", NULL, "FILE.so", 0, 0, NULL,
+     "your own implementation, run isolated and with limits", PATH(AT(variant_so))},
+    {FLAG_JUDGE, "--judge", NULL, "DIR", 0, 0, NULL,
+     "judge o.npy lse.npy (dq dk dv) of any program, as --save writes them, and run nothing",
+     PATH(AT(judge_dir))},
+    {FLAG_SO_TIME, "--so-time", NULL, "S", 0, 1, NULL, "its seconds a case (60)",
+     OTHER(TO_SECONDS, offsetof(Cli, so_seconds))},
+    {FLAG_SO_SANDBOX, "--so-sandbox", NULL, "off|strict", 0, 1, NULL,
+     "off: another process and limits, no sandbox; for debugging (strict where possible)",
+     OTHER(TO_NAME, offsetof(Cli, so_sandbox))},
+    {FLAG_SO_MEMORY, "--so-memory", NULL, "MIB", 0, 1, NULL, "its memory in MiB (4096)",
+     .kind = TO_SIZE, .at = offsetof(Cli, so_mebibytes), .least = 1, .most = (int64_t)1 << 30},
+    {FLAG_THREADS, "--threads", NULL, "T", 0, 0, NULL, "CPU threads (all cores)",
+     INT(threads, 1, CLI_MAX_THREADS)},
+    {FLAG_BLOCK_Q, "--block-q", NULL, "B", STAGE_HAS_OFFLINE, 0, NULL,
+     "queries of a step of the online variants (64)", SIZE(block_q, MAX_BLOCK)},
+    {FLAG_BLOCK_KV, "--block-kv", NULL, "B", STAGE_HAS_OFFLINE, 0, NULL, "and its keys (64)",
+     SIZE(block_kv, MAX_BLOCK)},
+    {FLAG_ORDER, "--order", NULL, "rows|columns|diagonal|random", STAGE_HAS_OFFLINE, 0, NULL,
+     "of the steps (rows)", NAME(order)},
+    {FLAG_BACKWARD, "--backward", NULL, NULL, STAGE_HAS_BACKWARD, 0, NULL,
+     "gradients as well: dQ, dK, dV", SWITCH(AT(backward), 1)},
+    {FLAG_DETERMINISTIC, "--deterministic", NULL, NULL, STAGE_HAS_DETERMINISTIC, 0, NULL,
+     "the same bits on every run: variants that cannot promise it are skipped (off)",
+     SWITCH(AT(deterministic), 1)},
+    {FLAG_CHECK, "--check", NULL, NULL, 0, 0, NULL, "judge outputs by the float64 oracle (on)",
+     SWITCH(AT(check), 1)},
+    {FLAG_NO_CHECK, "--no-check", NULL, NULL, 0, 0, NULL, "do not: rows are then never plotted",
+     SWITCH(AT(check), 0)},
+    {FLAG_BENCH, "--bench", NULL, NULL, 0, 0, NULL, "time several repetitions (one run)",
+     SWITCH(AT(bench), 1)},
+    {FLAG_WARMUP, "--warmup", NULL, "W", 0, 0, NULL, "untimed runs before --bench (3)",
+     INT(warmup, 0, BENCH_MAX_SAMPLES)},
+    {FLAG_ITERS, "--iters", NULL, "I", 0, 0, NULL, "timed runs of --bench (20)",
+     INT(iters, 1, BENCH_MAX_SAMPLES)},
+
+    {FLAG_RANKS, "--ranks", NULL, "G", STAGE_HAS_RANKS, 0, "Ranks",
+     "ranks that share the tokens, to 64 (4; under mpirun its number)",
+     SIZE(ring.ranks, CLI_MAX_RANKS), .also = AT(ring.ranks_given)},
+    {FLAG_TRANSPORT, "--transport", NULL, "sim|mpi|nccl", STAGE_HAS_RANKS, 0, NULL,
+     "threads of this process, processes of mpirun, one GPU a rank (sim)", NAME(ring.transport)},
+    {FLAG_LAYOUT, "--layout", NULL, "contiguous|zigzag|striped", STAGE_HAS_RANKS, 0, NULL,
+     "which tokens a rank has (causal without a window: zigzag, else contiguous)",
+     NAME(ring.layout), .also = AT(ring.layout_given)},
+    {FLAG_NODES, "--nodes", NULL, "M", STAGE_HAS_RANKS, 0, NULL,
+     "of G/M ranks each, for double rings (1; double rings of an even G: 2)",
+     SIZE(ring.nodes, CLI_MAX_RANKS)},
+    {FLAG_LINK, "--link", NULL, "nccl|copy", STAGE_HAS_RANKS, 0, NULL,
+     "--transport nccl: who moves bytes, NCCL's kernels or the copy engines (nccl)",
+     NAME(ring.link)},
+    {FLAG_PARTIALS, "--partials", NULL, "f32|bf16", STAGE_HAS_RANKS, 0, NULL,
+     "what O and travelling gradients are rounded to after every step (f32)",
+     BY(cli_read_partials_flag)},
+    {FLAG_TIMEOUT, "--timeout", NULL, "S", STAGE_HAS_RANKS, 0, NULL,
+     "seconds that one wait may take (60)", OTHER(TO_SECONDS, AT(ring.timeout_s))},
+    {FLAG_SEED_SCHEDULE, "--seed-schedule", NULL, "S", STAGE_HAS_RANKS, 0, NULL,
+     "sim: ranks in turns and messages late, as unkindly as this seed wants (off)",
+     OTHER(TO_U64, AT(ring.schedule_seed)), .also = AT(ring.adversarial)},
+    {FLAG_INJECT, "--inject", NULL, "KIND@RANK:STEP", STAGE_HAS_RANKS, 0, NULL,
+     "a fault: drop, duplicate, corrupt or delay a message, or exit (off)",
+     BY(cli_read_inject_flag)},
+    {FLAG_VERIFY_HOPS, "--verify-hops", NULL, NULL, STAGE_HAS_RANKS, 0, NULL,
+     "a number and a checksum travel with every message (off)", SWITCH(AT(ring.verify_hops), 1)},
+
+    {FLAG_JSON, "--json", NULL, "FILE", 0, 1, "Output", "append one JSON object a row",
+     PATH(offsetof(Cli, json_file))},
+    {FLAG_SAVE, "--save", NULL, "DIR", 0, 0, NULL,
+     "o.npy lse.npy (dq dk dv) of the first variant; with --cases DIR/<line number>",
+     PATH(AT(save_dir))},
+    {FLAG_TRACE, "--trace", NULL, NULL, STAGE_HAS_TRACE, 0, NULL,
+     "show a small case at work: matrices (N to 8, d to 8), blocks, or ranks (16)",
+     SWITCH(AT(trace), 1)},
+    {FLAG_STEP, "--step", NULL, NULL, STAGE_HAS_TRACE, 0, NULL,
+     "with --trace: a tile, block or hop a page (N to 6, d to 4); Enter next, b back, q end; no "
+     "table",
+     SWITCH(AT(step), 1)},
+    {FLAG_TRACE_JSON, "--trace-json", NULL, "FILE", STAGE_HAS_RANKS, 0, NULL,
+     "who computes, sends and receives when, for ui.perfetto.dev", PATH(AT(ring.trace_json))},
+    {FLAG_QUIET, "--quiet", NULL, NULL, 0, 1, NULL, "no table and no notes, only failures",
+     SWITCH(offsetof(Cli, quiet), 1)},
+    {FLAG_LIST, "--list", NULL, NULL, 0, 1, NULL,
+     "the variants: name, device, dtypes, directions, cases (any; full, plain: rungs), idea",
+     .kind = TO_NOTHING},
+    {FLAG_VERSION, "--version", NULL, NULL, 0, 1, NULL, "revision and ABI version",
+     .kind = TO_NOTHING},
+    {FLAG_HELP, "--help", "-h", NULL, 0, 1, NULL, "this page", .kind = TO_NOTHING},
+};
+
+const CliFlag *cli_find_flag(const char *text, size_t length)
+{
+    int i;
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        if ((strlen(f->name) == length && strncmp(f->name, text, length) == 0) ||
+            (f->alias && strlen(f->alias) == length && strncmp(f->alias, text, length) == 0))
+            return f;
+    }
+    return NULL;
+}
+
+/* Levenshtein distance, one row at a time; longer words than any flag are far from all. */
+static int edit_distance(const char *a, size_t a_length, const char *b)
+{
+    enum { LONGEST = 32 };
+    int row[LONGEST + 1];
+    size_t i, j, b_length = strlen(b);
+    if (a_length > LONGEST || b_length > LONGEST)
+        return LONGEST;
+    for (j = 0; j <= b_length; j++)
+        row[j] = (int)j;
+    for (i = 1; i <= a_length; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (j = 1; j <= b_length; j++) {
+            int replace = diagonal + (a[i - 1] != b[j - 1]);
+            int best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = replace < best ? replace : best;
+        }
+    }
+    return row[b_length];
+}
+
+const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length)
+{
+    const CliFlag *nearest = NULL;
+    int i, distance, best = 4; /* more typing errors than 3, or half of the word: another word */
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        if (f->feature && !(f->feature & stage->features))
+            continue;
+        distance = edit_distance(text, length, f->name);
+        if (distance < best && distance * 2 <= (int)strlen(f->name) - 2) {
+            best = distance;
+            nearest = f;
+        }
+    }
+    return nearest;
+}
+
+/* --- --help, --list, --version -----------------------------------------------------------------*/
+
+void cli_print_help(const Stage *stage)
+{
+    const char *heading = NULL;
+    int i;
+    printf("%s: %s\n\nusage: %s [flags]        (--flag VALUE or --flag=VALUE)\n", stage->name,
+           stage->question, stage->name);
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        char left[128];
+        int length;
+        heading = f->group ? f->group : heading;
+        if (f->feature && !(f->feature & stage->features))
+            continue;
+        if (heading) /* of the first flag of its group that this stage has */
+            printf("\n%s\n", heading);
+        heading = NULL;
+        length = snprintf(left, sizeof left, "  %s%s%s%s%s", f->alias ? f->alias : "",
+                          f->alias ? " " : "", f->name, f->value && f->value[0] != '[' ? " " : "",
+                          f->value ? f->value : "");
+        printf(length > 27 ? "%s\n%30s%s\n" : "%-30s%s%s\n", left, "", f->help);
+    }
+    if (stage->features & STAGE_HAS_OFFLINE)
+        printf("\nWithout sizes, masks, a window and input files: causal, window 16.\n");
+    printf("\nExit status: 0 right, 1 wrong answer or failed --variant-so, 2 bad usage or input,\n"
+           "3 failure at run time, 77 hardware asked for is missing; of several cases the worst\n"
+           "(2, then 3, then 1, then 77).\n"
+           "\nExamples\n"
+           "  %s -N 300 --heads 8 --kv-heads 2 --causal --dtype bf16\n"
+           "  %s --bundled --bench --json results.jsonl\n",
+           stage->name, stage->name);
+}
+
+void cli_print_list(const Stage *stage)
+{
+    int i;
+    for (i = 0; i < stage->variant_count; i++) {
+        const Variant *v = &stage->variants[i];
+        const int ranks = (v->traits & VARIANT_RANKS) != 0;
+        const char *passes = variant_has(v, 1) || ranks ? "forward,backward"
+                             : variant_has(v, 0)        ? "forward"
+                                                        : "(not built)"; /* it needs CUDA */
+        const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
+                             : v->dtypes == DTYPES_F32   ? "f32"
+                             : v->dtypes == DTYPES_16BIT ? "f16,bf16"
+                                                         : "other";
+        printf("%-20s  %-4s  %-12s  %-16s  %-5s  %s\n", v->name,
+               v->device == ON_CPU ? "cpu" : "cuda", dtypes, passes,
+               v->traits & VARIANT_PLAIN  ? "plain"
+               : v->traits & VARIANT_FULL ? "full"
+                                          : "any",
+               v->idea);
+    }
+}
+
+void cli_print_version(const Stage *stage)
+{
+    printf("%s (Attention Ladder) %s, ABI version %d, JSON schema %d\n", stage->name,
+           build_revision(), stage->abi_version, REPORT_SCHEMA);
+}

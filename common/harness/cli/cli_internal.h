@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_internal.h: what the files of the command line share; nobody else includes it.
+ *
+ * Interface:
+ * - cli_flags: the table of flags, in the order and groups of --help.
+ * - cli_find_flag: by long name or alias; cli_nearest_flag: for the suggestion after a typo.
+ * - cli_read_*: strict readers of values: no trailing junk, no overflow, no NaN.
+ * - cli_finish_offline: the checks between flags that stage 05 adds; cli_finish_ring,
+ *   cli_finish_layout: stage 06.
+ * - cli_cases_from_text: --cases from memory (the fuzzer's door).
+ */
+#ifndef ATTN_CLI_INTERNAL_H
+#define ATTN_CLI_INTERNAL_H
+
+#include "harness/cli/cli.h"
+
+struct CliGiven;
+
+typedef enum FlagId {
+    FLAG_B,
+    FLAG_H,
+    FLAG_KV_HEADS,
+    FLAG_SEQ,
+    FLAG_SEQ_Q,
+    FLAG_SEQ_KV,
+    FLAG_D,
+    FLAG_DTYPE,
+    FLAG_ROWS,
+    FLAG_COLS,
+    FLAG_SRAM,
+    FLAG_SMEM_LIMIT,
+    FLAG_CU_SEQLENS_Q,
+    FLAG_CU_SEQLENS_KV,
+    FLAG_MASK,
+    FLAG_CAUSAL,
+    FLAG_MASK_FILE,
+    FLAG_WINDOW,
+    FLAG_SCALE,
+    FLAG_SOFTCAP,
+    FLAG_TEMPERATURE,
+    FLAG_CLIP,
+    FLAG_DROPOUT,
+    FLAG_QK_NORM,
+    FLAG_SEED,
+    FLAG_DIST,
+    FLAG_BUNDLED,
+    FLAG_Q,
+    FLAG_K,
+    FLAG_V,
+    FLAG_DO,
+    FLAG_WQ,
+    FLAG_WK,
+    FLAG_TENSOR_LAYOUT,
+    FLAG_PACK,
+    FLAG_STRIDES,
+    FLAG_CASES,
+    FLAG_DEVICE,
+    FLAG_VARIANT,
+    FLAG_METHOD,
+    FLAG_VARIANT_SO,
+    FLAG_JUDGE,
+    FLAG_SO_TIME,
+    FLAG_SO_SANDBOX,
+    FLAG_SO_MEMORY,
+    FLAG_THREADS,
+    FLAG_BLOCK_Q,
+    FLAG_BLOCK_KV,
+    FLAG_ORDER,
+    FLAG_BACKWARD,
+    FLAG_DETERMINISTIC,
+    FLAG_CHECK,
+    FLAG_NO_CHECK,
+    FLAG_BENCH,
+    FLAG_WARMUP,
+    FLAG_ITERS,
+    FLAG_RANKS,
+    FLAG_TRANSPORT,
+    FLAG_LAYOUT,
+    FLAG_NODES,
+    FLAG_LINK,
+    FLAG_PARTIALS,
+    FLAG_TIMEOUT,
+    FLAG_SEED_SCHEDULE,
+    FLAG_INJECT,
+    FLAG_VERIFY_HOPS,
+    FLAG_JSON,
+    FLAG_SAVE,
+    FLAG_TRACE,
+    FLAG_STEP,
+    FLAG_TRACE_JSON,
+    FLAG_QUIET,
+    FLAG_LIST,
+    FLAG_VERSION,
+    FLAG_HELP,
+    FLAG_COUNT
+} FlagId;
+
+struct CliFlag;
+
+/* Where a value goes. What is of no plain kind has a reader of its own. */
+typedef enum CliKind {
+    TO_NOTHING,
+    TO_SIZE,    /* int64_t, least .. most */
+    TO_INT,     /* int, least .. most */
+    TO_U64,     /* uint64_t */
+    TO_NAME,    /* an enum: which of the names in CliFlag.value */
+    TO_PATH,    /* const char * */
+    TO_REAL,    /* float above 0 */
+    TO_SECONDS, /* double, to a day */
+    TO_SWITCH,  /* int, becomes least */
+    TO_READER
+} CliKind;
+
+typedef struct CliFlag {
+    FlagId id;
+    const char *name;  /* "--seq" */
+    const char *alias; /* "-N" or NULL */
+    const char *value; /* "N" in --help; NULL: takes no value; "[=X]": only after '=' */
+    unsigned feature;  /* STAGE_HAS_... or 0 for every stage */
+    int per_program;   /* not allowed in a line of --cases */
+    const char *group; /* heading in --help, NULL: as the flag before */
+    const char *help;  /* with the default */
+    CliKind kind;
+    size_t at; /* of the field in CliCase, or with per_program in Cli */
+    int64_t least, most;
+    size_t also; /* of an int in CliCase that says that the flag was given; 0: none */
+    int (*read)(CliCase *c, struct CliGiven *given, const struct CliFlag *f, const char *flag,
+                const char *text);
+} CliFlag;
+
+extern const CliFlag cli_flags[FLAG_COUNT];
+
+/* Which flags the set being read has given: conflicts count within a set, a line of --cases
+ * overrides the command line. */
+typedef struct CliGiven {
+    uint8_t flag[FLAG_COUNT];
+    const char *mask_text;  /* what --mask said */
+    const CliFlag *variant; /* --variant or --method, whichever was there; NULL: none */
+} CliGiven;
+
+#define CLI_MAX_THREADS 256
+/* |q.k| of two rows of 1024 float16 numbers is below 5e12, so a score is below 5e30. In float32
+ * that leaves room for log2(e), and for rows from files that are a thousand times larger. */
+#define CLI_MAX_SCALE 1e18
+/* Kernels multiply the cap by log2(e). */
+#define CLI_MAX_SOFTCAP 1e38
+#define GIVEN(g, id)    ((g)->flag[id])
+
+const CliFlag *cli_find_flag(const char *text, size_t length);
+const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length);
+void cli_print_help(const Stage *stage);
+void cli_print_list(const Stage *stage);
+void cli_print_version(const Stage *stage);
+
+/* 0, or EXIT_USAGE with the sentence printed. `flag` is how the user wrote it. */
+int cli_read_int(const char *flag, const char *text, int64_t min, int64_t max, int64_t *out);
+int cli_read_u64(const char *flag, const char *text, uint64_t *out);
+/* A plain decimal number: 1, or 0 when text is something else or past float32. */
+int cli_parse_number(const char *text, float *out);
+int cli_read_float(const char *flag, const char *text, int positive, float *out);
+int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *right);
+/* names: "f32|f16|bf16"; *out is the index. */
+int cli_read_name(const char *flag, const char *text, const char *names, int *out);
+
+/* Readers of flags that are of no plain kind: CliValue.read. */
+#define CLI_READER(name)                                                                           \
+    int cli_read_##name##_flag(CliCase *c, CliGiven *given, const CliFlag *f, const char *flag,    \
+                               const char *text)
+CLI_READER(seq);
+CLI_READER(mask);
+CLI_READER(causal);
+CLI_READER(window);
+CLI_READER(scale);
+CLI_READER(softcap);
+CLI_READER(bundled);
+CLI_READER(variant);
+CLI_READER(clip);
+CLI_READER(dropout);
+CLI_READER(partials);
+CLI_READER(inject);
+
+void cli_case_defaults(CliCase *c);
+/* What only stage 05 has, and stage 06. finish_layout: once the mask
+ * is known. */
+int cli_finish_offline(const Cli *cli, CliCase *c, const CliGiven *given);
+int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given);
+void cli_finish_layout(CliCase *c);
+int cli_check_nccl(void); /* EXIT_OK, or EXIT_NO_DEVICE with a sentence: not in this build */
+/* text is cut into words in place and must outlive cli->cases; name stands in the messages. */
+int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, char *text,
+                        const char *name);
+
+#endif
