@@ -37,7 +37,7 @@ struct PanelMaps : KeyMaps {
     int copies;
 };
 
-/* What load_tile and store_tile take in place of a map. */
+/* What load_box and store_box take in place of a map. */
 struct BoxMap {
     const CUtensorMap *map;
     int copies;
@@ -135,21 +135,21 @@ static __device__ __forceinline__ BoxMaps boxes_of(const PanelMaps &maps)
 }
 
 /* 64 rows of a head. */
-static __device__ __forceinline__ void load_tile(uint32_t to, const BoxMap *box, int b, int h,
-                                                 int n, uint32_t barrier)
+static __device__ __forceinline__ void load_box(uint32_t to, const BoxMap *box, int b, int h, int n,
+                                                uint32_t barrier)
 {
     if (box->copies == 1)
-        ::load_tile(to, box->map, b, h, n, barrier);
+        load_tile(to, box->map, b, h, n, barrier);
     else
         for (int panel = 0; panel < box->copies; panel++)
             load_panel(to + panel * 64 * PANEL * 2, box->map, panel, b, h, n, barrier);
 }
 
-static __device__ __forceinline__ void store_tile(uint32_t from, const BoxMap *box, int b, int h,
-                                                  int n)
+static __device__ __forceinline__ void store_box(uint32_t from, const BoxMap *box, int b, int h,
+                                                 int n)
 {
     if (box->copies == 1)
-        ::store_tile(from, box->map, b, h, n);
+        store_tile(from, box->map, b, h, n);
     else
         for (int panel = 0; panel < box->copies; panel++)
             store_panel(from + panel * 64 * PANEL * 2, box->map, panel, b, h, n);
@@ -162,10 +162,10 @@ static __device__ __forceinline__ void load_keys(const BoxMaps &maps, const KeyB
 {
     barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
     for (int half = 0; half < 2; half++) {
-        load_tile(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
-                  smem + C::KV_FULL);
-        load_tile(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
-                  smem + C::KV_FULL);
+        load_box(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
+                 smem + C::KV_FULL);
+        load_box(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
+                 smem + C::KV_FULL);
     }
 }
 
@@ -180,8 +180,8 @@ static __device__ __forceinline__ void load_Q(const BoxMaps &maps, const KeyBloc
     barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
     for (int n = 0; n < C::Br; n += 64) {
         const int i = walk.i0 + n;
-        load_tile(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h,
-                  i, barrier);
+        load_box(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h, i,
+                 barrier);
         load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
                    64 * 8, barrier);
     }
@@ -194,8 +194,8 @@ static __device__ __forceinline__ void load_dO(const BoxMaps &maps, const KeyBlo
     const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
     barrier_expect(barrier, C::ROWS_BYTES);
     for (int n = 0; n < C::Br; n += 64)
-        load_tile(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
-                  walk.i0 + n, barrier);
+        load_box(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
+                 walk.i0 + n, barrier);
 }
 
 /* By the producer: all tiles, each as soon as its stage is free. */
@@ -387,8 +387,8 @@ static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 
     fence_for_tma();
     threads_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0 && j < Nk) {
-        store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
-        store_tile((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
+        store_box((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
+        store_box((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
         store_tiles_read(); /* a block may not end before */
     }
 }

@@ -221,8 +221,8 @@ store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     if (threadIdx.x == 0) {
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(smem);
-        store_tile(from + WideTile::K, &boxes.dK, block.b, block.h_kv, block.j0);
-        store_tile(from + WideTile::V, &boxes.dV, block.b, block.h_kv, block.j0);
+        store_box(from + WideTile::K, &boxes.dK, block.b, block.h_kv, block.j0);
+        store_box(from + WideTile::V, &boxes.dV, block.b, block.h_kv, block.j0);
         store_tiles_read();
     }
 }
@@ -258,8 +258,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0) {
             barrier_expect(smem + C::KV_FULL, 2 * C::BOX);
-            load_tile(smem + C::K, &boxes.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
-            load_tile(smem + C::V, &boxes.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+            load_box(smem + C::K, &boxes.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+            load_box(smem + C::V, &boxes.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
 #pragma unroll 1
             for (int tile = 0; tile < walk.count; tile++) {
                 const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
