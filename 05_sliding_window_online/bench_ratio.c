@@ -2,7 +2,7 @@
  *
  * bench_ratio: what does a window cost, per pair that it leaves?
  *
- * v2_window_tiles is stage 03's library with a rule, against sgemm's 2048^3 (see ratio.h). Only
+ * The library is stage 03's library with a rule, against sgemm's 2048^3 (see ratio.h). Only
  * visible pairs are counted. A narrow window is harder than a full row: a strip of rows meets few
  * tiles of keys, both ends of its span are cut, and what is done once for each row (Q in, O out,
  * the first maximum) is shared by 257 keys and not by thousands.
@@ -14,13 +14,14 @@
  * does not depend on N.
  */
 #include "attention/forward/flash_library.h"
+#include "attention/window/window_library.h"
 #include "flash_forward.h"
 #include "harness/bench/ratio.h"
 #include "sliding_window.h"
 
-static const Variant variants[] = {{"v2_window_tiles", ON_CPU, DTYPES_ALL,
-                                    sliding_window_v2_window_tiles, NULL, 0,
-                                    "stage 03's tiles, only those that the window leaves"}};
+static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, sliding_window_library_cpu, NULL,
+                                    0, "only the tiles that the window leaves, every option",
+                                    NULL}};
 
 static const Stage stage = {"sliding_window",
                             "05_sliding_window_online",

@@ -43,8 +43,7 @@
  * - Problem. query_row, key_row, lse_row: where the row of a token lies. kv_head.
  * - first_key, end_key: the keys that a query sees. sees, score: the same for one pair, with the
  *   mask and the cap that only FULL rungs get.
- * - Rung, RUNG: the last line of a rung's file.
- * The header is C11 and C++17 (nvcc compiles it for host and device).
+ * - Rung, RUNG: the last line of a rung's file. (C11 and C++17, for host and device.)
  */
 /* clang-format on */
 #ifndef PROBLEM_H
@@ -70,7 +69,7 @@ typedef struct Problem {
     int B, H, Hkv, Nq, Nk, d; /* Nq, Nk < 2^30 - 1024; H d, B H Nq < 2^31 - 2^20 */
     float scale;              /* > 0 */
     int from, to;             /* -2^30, 2^30: no limit; an index can be added to either */
-    int dtype;                /* F32, F16 or BF16; on a CPU F32 */
+    int dtype;                /* F32, F16 or BF16; on a CPU F32, but for STEPS */
     const void *Q;            /* [B][Nq][H][d] */
     const void *K, *V;        /* [B][Nk][Hkv][d] */
     void *O;                  /* [B][Nq][H][d] */
@@ -82,6 +81,8 @@ typedef struct Problem {
     int threads;              /* CPU threads to use, >= 1 */
     void *stream;             /* cudaStream_t on the GPU */
     int64_t sram;             /* stage 03: elements of fast memory that tiles are made for */
+    int block_q, block_kv;    /* STEPS: queries and keys of a step */
+    const int64_t *visits;    /* [Tr Tc] host: step t takes block visits[t] = i Tc + j */
     const uint8_t *mask;      /* [Nq][Nk], 1 = masked out, or NULL: of FULL rungs */
     float softcap;            /* s becomes cap * tanh(s / cap); 0 = no cap: of FULL rungs */
 } Problem;
@@ -154,7 +155,9 @@ enum {
     TENSOR_CORES = 16, /* its products are a library's, which may truncate as SM80's do */
     ANY_D = 32,        /* on a GPU: d up to 256, not 64 and 128 only */
     BLAS = 64,         /* built where OpenBLAS is */
-    CUBLAS = 128       /* built where cuBLAS is */
+    CUBLAS = 128,      /* built where cuBLAS is */
+    STEPS = 256,       /* goes in steps of a block, in the tensors' dtype; O is rounded in each */
+    STREAM = 512       /* a token at a time: each query needs a key of its own, and a window */
 };
 
 /* The last line of a rung's file. A file that is compiled once more for a SIMD path (vector.h) or a

@@ -5,35 +5,31 @@
  *     hidden_ij = may query i not see key j?           [Nq][Nk], for all heads
  *     S = scale * Q K^T, capped, -inf where hidden     [Nq][Nk], all of it
  *     P = softmax of each row                          in its place
- *     W = P clipped and dropped                        in its place
- *     O = W V
+ *     O = P V
  *
- * Everything that stage 05 knows is a line here, and every line works on whole matrices: the others
- * are compared with this. Its two products are OpenBLAS's, its softmax is a vector loop, its rows
- * are shared by all threads. And yet a window of 256 keys costs what no window costs: a masked
- * score is computed, stored, read, exponentiated to 0 and multiplied with V like any other.
+ * Every line works on whole matrices: the others are compared with this. Its two products are
+ * OpenBLAS's, its softmax is a vector loop, its rows are shared by all threads. And yet a window of
+ * 256 keys costs what no window costs: a masked score is computed, stored, read, exponentiated to 0
+ * and multiplied with V like any other.
  *
  * Backward:
  *
- *     P = exp(S - lse)             dW = dO V^T                     dP by weights.h
- *     dS = P (dP - delta)          delta_i = sum_j P_ij dP_ij
- *     dQ = scale dS K              dK = scale dS^T Q               dV = W^T dO
+ *     P = exp(S - lse)             dP = dO V^T
+ *     dS = P (dP - delta)          delta_i = dO_i . O_i
+ *     dQ = scale dS K              dK = scale dS^T Q               dV = P^T dO
  *
  * Memory: 5 N^2 bytes forward, 9 N^2 backward. Large heads go one after the other, small ones are
- * dealt out to the threads, which then have matrices of their own. Several sequences in one tensor
- * are one more thing that the mask hides.
+ * dealt out to the threads, which then have matrices of their own.
  *
- * Interface: sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward
- * (sliding_window.h).
+ * Interface: the rung of stage 05 that computes every pair; it takes every mask and a softcap.
  */
 #include <math.h>
 #include <string.h>
 
-#include "attention/backward/backward_library.h"
-#include "attention/rows.h"
-#include "attention/team.h"
-#include "attention/window/cpu/weights.h"
+#include "problem.h"
 #include "units/exp.h"
+#include "units/product.h"
+#include "units/threads.h"
 
 /* A small head costs less than that threads wait for each other: on a busy machine a wait takes as
  * long as the system lets another program run. Few heads are shared from TINY multiply-adds of a
@@ -41,290 +37,257 @@
 #define TINY  32768
 #define SMALL 131072
 
-/* The matrices of one head in work. */
-typedef struct Matrices {
-    float *S;         /* [Nq][Nk] S, then P, then W */
-    float *dS;        /* [Nq][Nk] backward: dW, then dP, then dS */
-    float *Q, *O;     /* [Nq][d] */
-    float *K, *V;     /* [Nk][d] */
-    float *dO;        /* [Nq][d] */
-    float *row;       /* [threads][Nk] */
-    int64_t *index_k; /* [Nk] index of a key within its sequence */
-    uint8_t *hidden;  /* [Nq][Nk] */
-    void *memory;
-} Matrices;
-
-static size_t head_floats(const AttnShape *n, int backward)
+/* Do all threads work on one head after the other? Otherwise each has heads of its own. */
+static int shares_heads(const Problem *p, int backward)
 {
-    const int64_t Q = n->Nq * n->d, K = n->Nk * n->d, pairs = n->Nq * n->Nk;
-    return (size_t)(backward ? 2 * pairs + 3 * Q + 2 * K : pairs + 2 * Q + 2 * K);
+    const int64_t heads = (int64_t)p->B * (backward ? p->Hkv : p->H),
+                  pairs = (int64_t)p->Nq * p->Nk;
+    return pairs >= TINY / p->d && (heads < 8 * (int64_t)p->threads || pairs > SMALL);
 }
 
-/* Those of `heads` heads. The size of the memory is asked for first, since Linux promises what it
- * has not. */
-static AttnStatus make_matrices(const AttnArgs *args, int backward, int heads, Matrices *m)
+/* Where piece `part` of `parts` nearly equal pieces of 0 .. n begins; part = parts gives n. */
+static int part_start(int n, int part, int parts)
 {
-    const size_t Nq = (size_t)args->shape.Nq, Nk = (size_t)args->shape.Nk;
-    const size_t own = (size_t)heads * head_floats(&args->shape, backward);
-    const size_t floats = own + (size_t)args->threads * Nk;
-    const size_t bytes = Nk * sizeof(int64_t) + floats * sizeof(float) + Nq * Nk;
-    m->memory = memory_enough_for(bytes) ? workspace_alloc(bytes) : NULL;
-    if (!m->memory)
-        return ATTN_NO_MEMORY;
-    m->index_k = m->memory;
-    m->S = (float *)(m->index_k + Nk);
-    m->row = m->S + own;
-    m->hidden = (uint8_t *)(m->S + floats);
-    return ATTN_OK;
+    return (int)((int64_t)n * part / parts);
 }
 
-/* Those of head number `head` among them. */
-static Matrices matrices_of(const AttnArgs *args, int backward, const Matrices *all, int head)
+/* The matrices of the head in work. The tensors' rows lie ld_q and ld_k floats apart. */
+typedef struct Head {
+    const Problem *p;
+    const float *Q, *O;    /* [Nq][d] */
+    const float *K, *V;    /* [Nk][d] */
+    float *lse;            /* [Nq] */
+    const uint8_t *hidden; /* [Nq][Nk] */
+    float *S, *dS;         /* [Nq][Nk] S becomes P in place, dS holds dP first */
+    float *dO;             /* [Nq][d] a copy */
+    int64_t ld_q, ld_k;
+    int b, h;
+} Head;
+
+static int64_t head_floats(const Problem *p, int backward)
 {
-    const int64_t pairs = args->shape.Nq * args->shape.Nk, Q_d = args->shape.Nq * args->shape.d;
-    Matrices m = *all;
-    m.S += (size_t)head * head_floats(&args->shape, backward);
-    m.dS = m.S + pairs;
-    m.Q = m.S + (backward ? 2 : 1) * pairs;
-    m.O = m.Q + Q_d;
-    m.dO = m.O + Q_d;
-    m.K = m.O + (backward ? 2 : 1) * Q_d;
-    m.V = m.K + args->shape.Nk * args->shape.d;
-    return m;
+    const int64_t pairs = (int64_t)p->Nq * p->Nk;
+    return backward ? 2 * pairs + (int64_t)p->Nq * p->d : pairs;
 }
 
-/* The mask of all heads. Stage 01's attn_mask_rows finds a row's visible keys by halving, into a
- * row of floats. */
-static void fill_hidden(const AttnArgs *args, const Matrices *m)
+static int64_t matrices_bytes(const Problem *p, int backward)
 {
-    const int64_t Nk = args->shape.Nk;
-    const int threads = args->threads;
-    int64_t sequence;
-    for (int64_t j = 0; j < Nk; j++)
-        m->index_k[j] = window_index(args->positions_k, j, &sequence);
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        const AttnTeam team = attn_team(&args->shape, 1);
-        float *row = m->row + team.thread * Nk;
-        for (int64_t i = team.i0; i < team.i1; i++) {
-            memset(row, 0, (size_t)Nk * sizeof *row);
-            attn_mask_rows(args, i, 1, 0, Nk, row, Nk);
-            for (int64_t j = 0; j < Nk; j++)
-                m->hidden[i * Nk + j] = row[j] != 0.0f;
-        }
-    }
+    const int heads = shares_heads(p, backward) ? 1 : p->threads;
+    return (int64_t)sizeof(float) * heads * head_floats(p, backward);
+}
+
+/* What all heads have in common comes behind the matrices. */
+static int64_t work(const Problem *p, int backward)
+{
+    return matrices_bytes(p, backward) + (int64_t)p->Nq * p->Nk;
+}
+
+static uint8_t *hidden_of(const Problem *p, int backward)
+{
+    return (uint8_t *)p->work + matrices_bytes(p, backward);
+}
+
+/* Query head h of batch b, with the matrices of thread `thread`. */
+static Head open_head(const Problem *p, int b, int h, int backward, int thread)
+{
+    Head head = {.p = p, .b = b, .h = h, .ld_q = p->H * p->d, .ld_k = p->Hkv * p->d};
+    head.Q = (const float *)p->Q + query_row(p, b, h, 0);
+    head.O = (const float *)p->O + query_row(p, b, h, 0);
+    head.K = (const float *)p->K + key_row(p, b, kv_head(p, h), 0);
+    head.V = (const float *)p->V + key_row(p, b, kv_head(p, h), 0);
+    head.lse = p->lse + lse_row(p, b, h, 0);
+    head.hidden = hidden_of(p, backward);
+    head.S = (float *)p->work + thread * head_floats(p, backward);
+    head.dS = head.S + (int64_t)p->Nq * p->Nk;
+    head.dO = head.dS + (int64_t)p->Nq * p->Nk;
+    return head;
+}
+
+/* --- the mask ----------------------------------------------------------------------------------*/
+
+/* One row of the mask of all heads. */
+static void fill_hidden(const Problem *p, uint8_t *hidden, int i)
+{
+    uint8_t *row = hidden + (int64_t)i * p->Nk;
+    memset(row, 1, (size_t)p->Nk);
+    for (int j = first_key(p, i); j < end_key(p, i); j++)
+        row[j] = p->mask ? p->mask[(int64_t)i * p->Nk + j] != 0 : 0;
 }
 
 /* S = scale * Q K^T, rows i0 .. i1-1. */
-static void multiply(const AttnArgs *args, const Matrices *m, int64_t i0, int64_t i1)
+static void multiply(const Head *head, int i0, int i1)
 {
-    const int64_t Nk = args->shape.Nk, d = args->shape.d;
-    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, d, args->scale, m->Q + i0 * d, d, m->K, d, 0.0f,
-           m->S + i0 * Nk, Nk);
+    const int64_t Nk = head->p->Nk;
+    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, head->p->d, head->p->scale, head->Q + i0 * head->ld_q,
+           head->ld_q, head->K, head->ld_k, 0.0f, head->S + i0 * Nk, Nk);
 }
 
 /* The cap, then the mask, in one row of S while the softmax has it in the cache. A select, not an
  * addition of -inf: a hidden score may be infinite, and inf - inf is NaN. */
-static void cap_and_hide(const AttnArgs *args, const Matrices *m, int64_t i)
+static void cap_and_hide(const Head *head, int i)
 {
-    const int64_t Nk = args->shape.Nk;
-    const float cap = args->softcap;
-    float *S_i = m->S + i * Nk;
-    const uint8_t *hidden = m->hidden + i * Nk;
+    const int64_t Nk = head->p->Nk;
+    const float cap = head->p->softcap;
+    float *S_i = head->S + i * Nk;
+    const uint8_t *hidden = head->hidden + i * Nk;
     for (int64_t j = 0; cap > 0.0f && j < Nk; j++)
         S_i[j] = cap * tanhf(S_i[j] / cap);
     for (int64_t j = 0; j < Nk; j++)
         S_i[j] = hidden[j] ? -INFINITY : S_i[j];
 }
 
-/* Where query i of head (b, h) stands for the random numbers. */
-static WeightPlace place_of(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
-                            int64_t i)
-{
-    int64_t sequence;
-    const int64_t index = window_index(args->positions_q, i, &sequence);
-    return (WeightPlace){b + sequence, h, index, m->index_k};
-}
-
 /* --- forward -----------------------------------------------------------------------------------*/
 
-/* Rows i0 .. i1-1 of one head, from S to O. lse [Nq] */
-static void forward_rows(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h, float *lse,
-                         int64_t i0, int64_t i1)
+/* Rows i0 .. i1-1 of one head, from Q to O and lse. */
+static void forward_rows(const Head *head, int i0, int i1)
 {
-    const WeightRule rule = weight_rule(args);
-    const int64_t Nk = args->shape.Nk, d = args->shape.d;
+    const Problem *p = head->p;
+    const int64_t Nk = p->Nk;
     if (i0 == i1)
         return;
-    multiply(args, m, i0, i1);
-    for (int64_t i = i0; i < i1; i++) {
-        float *S_i = m->S + i * Nk, m_i, l_i, inverse;
-        cap_and_hide(args, m, i);
+    multiply(head, i0, i1);
+    for (int i = i0; i < i1; i++) {
+        float *S_i = head->S + i * Nk, m_i, l_i, inverse;
+        cap_and_hide(head, i);
         m_i = row_max(S_i, Nk);
         if (m_i == -INFINITY)
             m_i = 0.0f; /* an empty row: exp(-inf - 0) = 0, where -inf - -inf would be NaN */
         l_i = softmax_exp_row(S_i, S_i, Nk, m_i);
-        lse[i] = m_i + logf(l_i); /* log(0) = -inf */
+        head->lse[i] = m_i + logf(l_i); /* log(0) = -inf */
         inverse = l_i == 0.0f ? 0.0f : 1.0f / l_i;
         for (int64_t j = 0; j < Nk; j++)
             S_i[j] *= inverse;
-        if (rule.clips || rule.drops)
-            weigh_row(&rule, place_of(args, m, b, h, i), Nk, S_i, S_i);
     }
-    attn_weighted_sum(m->S + i0 * Nk, Nk, i1 - i0, Nk, m->V, d, 0.0f, m->O + i0 * d);
+    matmul(AS_IS, AS_IS, i1 - i0, p->d, Nk, 1.0f, head->S + i0 * Nk, Nk, head->V, head->ld_k, 0.0f,
+           (float *)p->O + query_row(p, head->b, head->h, i0), head->ld_q);
 }
 
-static void forward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
-                         const AttnTeam *team)
+static void forward(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t i0 = team->i0, j0 = team->j0, rows = team->i1 - i0, keys = team->j1 - j0;
-    attn_team_wait(team); /* for those who still read K and V of the head before */
-    attn_load_rows(&args->K, b, attn_kv_head(n, h), j0, keys, m->K + j0 * n->d);
-    attn_load_rows(&args->V, b, attn_kv_head(n, h), j0, keys, m->V + j0 * n->d);
-    attn_team_wait(team);
-    attn_load_rows(&args->Q, b, h, i0, rows, m->Q + i0 * n->d);
-    forward_rows(args, m, b, h, args->lse + (b * n->H + h) * n->Nq, i0, team->i1);
-    attn_store_rows(&args->O, b, h, i0, rows, m->O + i0 * n->d);
+    const int heads = p->B * p->H, shared = shares_heads(p, 0), parts = p->threads;
+    uint8_t *hidden = hidden_of(p, 0);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
+    { /* one parallel region for all heads: a region for each would be a wait for each */
+#pragma omp for schedule(static)
+        for (int i = 0; i < p->Nq; i++)
+            fill_hidden(p, hidden, i);
+        for (int bh = 0; shared && bh < heads; bh++) {
+            const Head head = open_head(p, bh / p->H, bh % p->H, 0, 0);
+#pragma omp for schedule(static) nowait /* a thread's rows are its own */
+            for (int part = 0; part < parts; part++)
+                forward_rows(&head, part_start(p->Nq, part, parts),
+                             part_start(p->Nq, part + 1, parts));
+        }
+#pragma omp for schedule(dynamic)
+        for (int bh = 0; bh < (shared ? 0 : heads); bh++) {
+            const Head head = open_head(p, bh / p->H, bh % p->H, 0, thread_number());
+            forward_rows(&head, 0, p->Nq);
+        }
+    }
 }
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
-/* One row: S_i [Nk] becomes W, dS_i [Nk] = dW becomes dS. row [Nk] */
-static void gradient_row(const AttnArgs *args, const WeightRule *rule, WeightPlace at, float lse_i,
-                         float delta_i, float *S_i, float *dS_i, float *row)
+/* dO without the rows that see no key. Such rows are often padding with anything in it. Their P is
+ * 0, but 0 * NaN is NaN, and dV = P^T dO is a sum over all rows. */
+static void copy_dO(const Head *head, int i0, int i1)
 {
-    const int64_t Nk = args->shape.Nk;
-    const float cap = args->softcap;
-    float *P_i = row;
-    softmax_exp_row(S_i, P_i, Nk, lse_i == -INFINITY ? 0.0f : lse_i);
-    weigh_row_backward(rule, at, Nk, P_i, dS_i);
-    if (rule->clips) {
-        delta_i = 0.0f;
-        for (int64_t j = 0; j < Nk; j++)
-            delta_i += P_i[j] * dS_i[j];
+    const Problem *p = head->p;
+    for (int i = i0; i < i1; i++) {
+        float *row = head->dO + (int64_t)i * p->d;
+        if (head->lse[i] == -INFINITY)
+            memset(row, 0, (size_t)p->d * sizeof *row);
+        else
+            memcpy(row, (const float *)p->dO + query_row(p, head->b, head->h, i),
+                   (size_t)p->d * sizeof *row);
     }
+}
+
+/* One row: S_i [Nk] becomes P, dS_i [Nk] = dP becomes dS. */
+static void gradient_row(const Head *head, int i)
+{
+    const Problem *p = head->p;
+    const int64_t Nk = p->Nk, d = p->d;
+    const float cap = p->softcap, lse_i = head->lse[i] == -INFINITY ? 0.0f : head->lse[i];
+    float *S_i = head->S + i * Nk, *dS_i = head->dS + i * Nk, delta_i = 0.0f;
+    for (int64_t x = 0; x < d; x++)
+        delta_i += head->dO[i * d + x] * head->O[i * head->ld_q + x];
     for (int64_t j = 0; j < Nk; j++)
-        dS_i[j] = P_i[j] * (dS_i[j] - delta_i);
+        dS_i[j] -= delta_i;
     for (int64_t j = 0; cap > 0.0f && j < Nk; j++) /* slope of the cap: 1 - tanh^2 */
         dS_i[j] *= S_i[j] == -INFINITY ? 0.0f : 1.0f - (S_i[j] / cap) * (S_i[j] / cap);
-    weigh_row(rule, at, Nk, P_i, S_i);
+    softmax_exp_row(S_i, S_i, Nk, lse_i);
+    for (int64_t j = 0; j < Nk; j++)
+        dS_i[j] *= S_i[j];
 }
 
-/* Rows i0 .. i1-1 of W, dS and dQ. lse [Nq], dQ [Nq][H][d] */
-static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
-                          const float *lse, float *dQ, int part, int64_t i0, int64_t i1)
+/* Rows i0 .. i1-1 of P, dS and dQ. */
+static void backward_rows(const Head *head, int i0, int i1)
 {
-    const WeightRule rule = weight_rule(args);
-    const int64_t Nk = args->shape.Nk, d = args->shape.d, ld_dQ = args->shape.H * d;
+    const Problem *p = head->p;
+    const int64_t Nk = p->Nk, d = p->d;
     if (i0 == i1)
         return;
-    multiply(args, m, i0, i1);
-    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, d, 1.0f, m->dO + i0 * d, d, m->V, d, 0.0f,
-           m->dS + i0 * Nk, Nk); /* dW = dO V^T */
-    for (int64_t i = i0; i < i1; i++) {
-        float delta_i = 0.0f;
-        cap_and_hide(args, m, i);
-        for (int64_t x = 0; x < d; x++)
-            delta_i += m->dO[i * d + x] * m->O[i * d + x];
-        gradient_row(args, &rule, place_of(args, m, b, h, i), lse[i], delta_i, m->S + i * Nk,
-                     m->dS + i * Nk, m->row + part * Nk);
+    copy_dO(head, i0, i1);
+    multiply(head, i0, i1);
+    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, d, 1.0f, head->dO + i0 * d, d, head->V, head->ld_k, 0.0f,
+           head->dS + i0 * Nk, Nk); /* dP = dO V^T */
+    for (int i = i0; i < i1; i++) {
+        cap_and_hide(head, i);
+        gradient_row(head, i);
     }
-    matmul(AS_IS, AS_IS, i1 - i0, d, Nk, args->scale, m->dS + i0 * Nk, Nk, m->K, d, 0.0f,
-           dQ + i0 * ld_dQ, ld_dQ);
+    matmul(AS_IS, AS_IS, i1 - i0, d, Nk, p->scale, head->dS + i0 * Nk, Nk, head->K, head->ld_k,
+           0.0f, (float *)p->dQ + query_row(p, head->b, head->h, i0), head->ld_q);
 }
 
-/* The transposed products. A thread owns keys now, not queries, so all rows of W and dS have to be
- * there: backward_head waits for them.
- * Keys j0 .. j1-1 of dK and dV [Nk][Hkv][d], on top of what earlier heads of the group gave. */
-static void backward_keys(const AttnArgs *args, const Matrices *m, float *dK, float *dV, int64_t j0,
-                          int64_t j1)
+/* The transposed products. A thread owns keys now, not queries, so all rows of P and dS have to be
+ * there: `backward` waits for them.
+ * Keys j0 .. j1-1 of dK and dV, on top of what earlier heads of the group gave. */
+static void backward_keys(const Head *head, int j0, int j1)
 {
-    const int64_t Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;
-    const int64_t ld = args->shape.Hkv * d;
+    const Problem *p = head->p;
+    const int64_t Nq = p->Nq, Nk = p->Nk, d = p->d;
+    const int64_t key = key_row(p, head->b, kv_head(p, head->h), j0);
+    const float beta = head->h % (p->H / p->Hkv) == 0 ? 0.0f : 1.0f;
     if (j0 == j1)
         return;
-    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, 1.0f, m->S + j0, Nk, m->dO, d, 1.0f, dV + j0 * ld,
-           ld);
-    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, args->scale, m->dS + j0, Nk, m->Q, d, 1.0f,
-           dK + j0 * ld, ld);
+    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, 1.0f, head->S + j0, Nk, head->dO, d, beta,
+           (float *)p->dV + key, head->ld_k);
+    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, p->scale, head->dS + j0, Nk, head->Q, head->ld_q,
+           beta, (float *)p->dK + key, head->ld_k);
 }
 
-static void backward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
-                          FlashSums sums, const AttnTeam *team)
+/* Query heads of a group come in order, so that the sums are the same every time. */
+static void backward(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t h_kv = attn_kv_head(n, h), d = n->d;
-    const int64_t i0 = team->i0, j0 = team->j0, rows = team->i1 - i0, keys = team->j1 - j0;
-    const int64_t q = (b * n->Nq * n->H + h) * d, k = (b * n->Nk * n->Hkv + h_kv) * d;
-    const float *lse = args->lse + (b * n->H + h) * n->Nq;
-    attn_load_rows(&args->K, b, h_kv, j0, keys, m->K + j0 * d);
-    attn_load_rows(&args->V, b, h_kv, j0, keys, m->V + j0 * d);
-    attn_team_wait(team); /* K and V are there, nobody reads the Q and dO before */
-    attn_load_rows(&args->Q, b, h, i0, rows, m->Q + i0 * d);
-    attn_load_rows(&args->O, b, h, i0, rows, m->O + i0 * d);
-    attn_load_rows(&args->dO, b, h, i0, rows, m->dO + i0 * d);
-    attn_clear_empty(lse + i0, rows, d, m->dO + i0 * d);
-    backward_rows(args, m, b, h, lse, sums.dQ + q, team->thread, i0, team->i1);
-    attn_team_wait(team);
-    backward_keys(args, m, sums.dK + k, sums.dV + k, j0, team->j1);
-}
-
-/* --- all heads ---------------------------------------------------------------------------------*/
-
-/* Of all batches: a query head, or, with sums, a kv head with its group in order. */
-static void run_head(const AttnArgs *args, const FlashSums *sums, const Matrices *m, int64_t head,
-                     const AttnTeam *team)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t group = n->H / n->Hkv;
-    if (!sums)
-        forward_head(args, m, head / n->H, head % n->H, team);
-    for (int64_t g = 0; sums && g < group; g++)
-        backward_head(args, m, head / n->Hkv, head % n->Hkv * group + g, *sums, team);
-}
-
-/* One parallel region for all heads: a region for each would be a wait for each. */
-static AttnStatus run_heads(const AttnArgs *args, const FlashSums *sums)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t heads = n->B * (sums ? n->Hkv : n->H), pairs = n->Nq * n->Nk;
-    const int threads = args->threads;
-    const int shared = pairs >= TINY / n->d && (heads < 8 * threads || pairs > SMALL);
-    Matrices all;
-    if (make_matrices(args, sums != NULL, shared ? 1 : threads, &all) != ATTN_OK)
-        return ATTN_NO_MEMORY;
-    fill_hidden(args, &all);
-#pragma omp parallel num_threads(threads) if (threads > 1)
+    const int group = p->H / p->Hkv, shared = shares_heads(p, 1), parts = p->threads;
+    uint8_t *hidden = hidden_of(p, 1);
+#pragma omp parallel num_threads(p->threads) if (p->threads > 1)
     {
-        const AttnTeam team = attn_team(n, shared);
-        const Matrices m = matrices_of(args, sums != NULL, &all, shared ? 0 : team.thread);
-        for (int64_t head = 0; shared && head < heads; head++)
-            run_head(args, sums, &m, head, &team);
+#pragma omp for schedule(static)
+        for (int i = 0; i < p->Nq; i++)
+            fill_hidden(p, hidden, i);
+        for (int bh = 0; shared && bh < p->B * p->H; bh++) { /* rows of all threads, then keys */
+            const Head head = open_head(p, bh / p->H, bh % p->H, 1, 0);
+#pragma omp for schedule(static)
+            for (int part = 0; part < parts; part++)
+                backward_rows(&head, part_start(p->Nq, part, parts),
+                              part_start(p->Nq, part + 1, parts));
+#pragma omp for schedule(static)
+            for (int part = 0; part < parts; part++)
+                backward_keys(&head, part_start(p->Nk, part, parts),
+                              part_start(p->Nk, part + 1, parts));
+        }
 #pragma omp for schedule(dynamic)
-        for (int64_t head = 0; head < (shared ? 0 : heads); head++)
-            run_head(args, sums, &m, head, &team);
+        for (int kv = 0; kv < (shared ? 0 : p->B * p->Hkv); kv++)
+            for (int g = 0; g < group; g++) {
+                const Head head =
+                    open_head(p, kv / p->Hkv, kv % p->Hkv * group + g, 1, thread_number());
+                backward_rows(&head, 0, p->Nq);
+                backward_keys(&head, 0, p->Nk);
+            }
     }
-    workspace_free(all.memory);
-    return ATTN_OK;
 }
 
-static AttnStatus run_forward(const AttnArgs *args)
-{
-    return run_heads(args, NULL);
-}
-
-AttnStatus sliding_window_v0_offline_mask(const AttnArgs *args)
-{
-    return window_plain_run(args, run_forward);
-}
-
-static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
-{
-    return run_heads(args, &sums);
-}
-
-AttnStatus sliding_window_v0_offline_mask_backward(const AttnArgs *args)
-{
-    return window_plain_backward(args, add_gradients);
-}
+RUNG(sliding_window, v0_offline_mask, "the whole score matrix and a mask", F32, forward, backward,
+     work, NULL, FULL);

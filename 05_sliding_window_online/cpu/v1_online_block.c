@@ -1,204 +1,206 @@
 /* SPDX-License-Identifier: MIT
  *
- * v1_online_block: a whole attention call as a walk over all blocks, through the online module.
+ * v1_online_block: one block of queries and one of keys a step, merged in place, in any order.
  *
- *     global_o = 0, global_lse = -inf
- *     for each visit t, in --order:
- *         step(q_block[i], k_block[j], v_block[j], global_o, global_lse, i, j)
+ *     O = 0, lse = -inf
+ *     for each visit (i, j), in --order:
+ *         (O_ij, lse_ij) = attention of the queries of block i over the keys of block j alone
+ *         O_i, lse_i = both together
  *
- * The variant itself computes nothing: it cuts tensors into padded blocks, as the module wants
- * them, and carries the result away. Every step reads the state of its rows, adds what the block
- * knows and rounds it to the dtype: with 16-bit tensors a row is rounded as often as it meets a
- * block with something to see.
+ * Everything that a row i has learned from the keys S that it has seen fits in two things,
  *
- * A sequence is one traversal. If its keys lie in several segments (a rolling cache whose end has
- * come round to its start), each segment is a traversal that starts from the state that the last
- * one left: a state does not know where its keys came from.
+ *     lse = ln sum of exp(s_ij) over j in S,     O = sum of exp(s_ij - lse) V_j over j in S
  *
- * Interface: sliding_window_v1_online_block (sliding_window.h).
+ * and two such pairs of disjoint S1 and S2 have one sum. With both on the same footing,
+ *
+ *     exp(lse) = exp(lse1) + exp(lse2)           exp(lse) O = exp(lse1) O1 + exp(lse2) O2
+ *
+ * that is addition: associative and commutative. Hence any order of blocks, from anywhere. It is
+ * only the notation that has to be careful, since exp(lse) overflows from 89 on:
+ *
+ *     lse = max + log1p(exp(min - max))          O = exp(lse1 - lse) O1 + exp(lse2 - lse) O2
+ *
+ * of max and min of lse1, lse2. No exponent is positive now. S = {} is lse = -inf, O = 0; where
+ * both sides are empty, min - max would be -inf - -inf = NaN, and there is nothing to do.
+ *
+ * A block outside the window costs four comparisons. Every other step reads its block anew and the
+ * state of its rows, and writes that back in the dtype of O: with 16-bit tensors a row is rounded
+ * as often as it meets a block with something to see. That is the price of in place; lesson 05.4
+ * measures it.
+ *
+ * Interface: the rung of stage 05 that goes in steps, and keeps the tensors' dtype between them.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "attention/window/cpu/online_internal.h"
-#include "attn_options.h"
-#include "sliding_window.h"
-#include "tensor.h"
+#include "problem.h"
+#include "units/exp.h"
+#include "units/half_rows.h"
+#include "units/product.h"
+#include "units/threads.h"
 
-/* Blocks of one tensor: [T][B][block][heads][d] in its dtype. */
-typedef struct Blocks {
-    char *data;
-    size_t bytes; /* of one block of all batches */
-} Blocks;
+/* What one thread works in. */
+typedef struct Block {
+    float *Q_i, *O_ij; /* [block_q][d] */
+    float *K_j, *V_j;  /* [block_kv][d] */
+    float *S;          /* [block_q][block_kv] scores, then P */
+    float *lse_ij;     /* [block_q] */
+} Block;
 
-/* Tokens first .. first+count-1 of t; the last block is filled up with zeros. */
-static int cut_blocks(Blocks *blocks, const Tensor *t, int64_t first, int64_t count, int64_t block)
+static int64_t block_floats(const Problem *p)
 {
-    const int64_t B = t->shape[0], heads = t->shape[2], T = (count + block - 1) / block;
-    const size_t element = dtype_size(t->dtype), row = (size_t)t->shape[3] * element;
-    blocks->bytes = (size_t)(B * block * heads) * row;
-    blocks->data = workspace_alloc((size_t)T * blocks->bytes);
-    if (!blocks->data)
-        return -1;
-    char *to = blocks->data;
-    for (int64_t n = 0; n < T; n++)
-        for (int64_t b = 0; b < B; b++)
-            for (int64_t r = n * block; r < (n + 1) * block; r++)
-                for (int64_t h = 0; h < heads; h++, to += row)
-                    if (r < count)
-                        memcpy(to,
-                               (const char *)t->data +
-                                   tensor_offset(t, b, first + r, h) * (int64_t)element,
-                               row);
-                    else
-                        memset(to, 0, row);
-    return 0;
+    const int64_t Br = p->block_q, Bc = p->block_kv;
+    return 2 * (Br + Bc) * p->d + Br * Bc + Br;
 }
 
-/* The state of the queries of one segment. */
-typedef struct State {
-    char *O;    /* [B][length][H][d] in the dtype */
-    float *lse; /* [B][H][length] */
-} State;
-
-/* All blocks of a segment of queries and a segment of keys. */
-static WindowStatus traverse(SlidingWindowOnline *w, const Blocks *Q, const Blocks *K,
-                             const Blocks *V, State state, int64_t Tr, int64_t Tc,
-                             char error[WINDOW_ERROR])
+static Block block_of_thread(const Problem *p)
 {
-    WindowStatus status = WINDOW_OK;
-    int64_t *visits = workspace_alloc((size_t)(Tr * Tc) * sizeof *visits);
-    if (!visits)
-        return WINDOW_NO_MEMORY;
-    window_order_blocks(Tr, Tc, visits);
-    for (int64_t t = 0; t < Tr * Tc && status == WINDOW_OK; t++) {
-        const int64_t i = visits[t] / Tc, j = visits[t] % Tc;
-        status = sliding_window_online_step(
-            w, Q->data + (size_t)i * Q->bytes, K->data + (size_t)j * K->bytes,
-            V->data + (size_t)j * V->bytes, state.O, state.lse, i, j, error);
+    Block block;
+    block.Q_i = (float *)p->work + thread_number() * block_floats(p);
+    block.O_ij = block.Q_i + (int64_t)p->block_q * p->d;
+    block.K_j = block.O_ij + (int64_t)p->block_q * p->d;
+    block.V_j = block.K_j + (int64_t)p->block_kv * p->d;
+    block.S = block.V_j + (int64_t)p->block_kv * p->d;
+    block.lse_ij = block.S + (int64_t)p->block_q * p->block_kv;
+    return block;
+}
+
+/* Queries i0 .. i0+rows-1 meet keys j0 .. j0+cols-1. */
+typedef struct Step {
+    int i0, rows, j0, cols;
+} Step;
+
+/* Of the keys of the step, query i sees first .. end-1, counted from j0. What it does not see
+ * becomes -inf. */
+static void hide_keys(const Problem *p, Step step, int i, float *S_i)
+{
+    const int first = first_key(p, i) - step.j0, end = end_key(p, i) - step.j0;
+    for (int c = 0; c < first && c < step.cols; c++)
+        S_i[c] = -INFINITY;
+    for (int c = end > 0 ? end : 0; c < step.cols; c++)
+        S_i[c] = -INFINITY;
+}
+
+/* `count` rows of a tensor, `ld` elements apart, in float32: where they are, or in `room`. */
+static const float *float_rows(const Problem *p, const void *from, int64_t first, int64_t *ld,
+                               int count, float *room)
+{
+    if (p->dtype == F32)
+        return (const float *)from + first;
+    for (int r = 0; r < count; r++)
+        load_row(from, p->dtype, first + r * *ld, p->d, room + (int64_t)r * p->d);
+    *ld = p->d;
+    return room;
+}
+
+/* O_ij and lse_ij: attention over the keys of this block alone. */
+static void attend_block(const Problem *p, Step step, int b, int h, const Block *block)
+{
+    const int64_t key = key_row(p, b, kv_head(p, h), step.j0);
+    int64_t ld_q = (int64_t)p->H * p->d, ld_k = (int64_t)p->Hkv * p->d, ld_v = ld_k;
+    const float *Q_i =
+        float_rows(p, p->Q, query_row(p, b, h, step.i0), &ld_q, step.rows, block->Q_i);
+    const float *K_j = float_rows(p, p->K, key, &ld_k, step.cols, block->K_j);
+    const float *V_j = float_rows(p, p->V, key, &ld_v, step.cols, block->V_j);
+    matmul(AS_IS, TRANSPOSED, step.rows, step.cols, p->d, p->scale, Q_i, ld_q, K_j, ld_k, 0.0f,
+           block->S, step.cols); /* S = scale Q_i K_j^T */
+    for (int r = 0; r < step.rows; r++) {
+        float *S_r = block->S + (int64_t)r * step.cols, m, l, inverse;
+        hide_keys(p, step, step.i0 + r, S_r);
+        m = row_max(S_r, step.cols);
+        if (m == -INFINITY)
+            m = 0.0f; /* nothing seen: exp(-inf - 0) = 0, where -inf - -inf would be NaN */
+        l = softmax_exp_row(S_r, S_r, step.cols, m);
+        block->lse_ij[r] = m + logf(l); /* log(0) = -inf */
+        inverse = l == 0.0f ? 0.0f : 1.0f / l;
+        for (int c = 0; c < step.cols; c++)
+            S_r[c] *= inverse;
     }
-    workspace_free(visits);
-    return status;
+    matmul(AS_IS, AS_IS, step.rows, p->d, step.cols, 1.0f, block->S, step.cols, V_j, ld_v, 0.0f,
+           block->O_ij, p->d); /* O_ij = P V_j */
 }
 
-static WindowOnlineConfig make_config(const AttnArgs *args, int64_t Nq, int64_t Nk)
+/* One row: its state (O, lse) gains the block's. */
+static void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d)
 {
-    const AttnShape *n = &args->shape;
-    WindowOnlineConfig c = {.base = WINDOW_CONFIG_DEFAULT, .batch = n->B};
-    c.base.dtype = args->Q.dtype;
-    c.base.heads_q = n->H;
-    c.base.heads_kv = n->Hkv;
-    c.base.head_dim = n->d;
-    c.base.cap = args->softcap;
-    c.base.threads = args->threads;
-    if (args->options)
-        c.base.options = *args->options;
-    c.seqlen_q = Nq;
-    c.seqlen_kv = Nk;
-    c.block_size_q = window_block_q() < Nq ? window_block_q() : Nq;
-    c.block_size_kv = window_block_kv() < Nk ? window_block_kv() : Nk;
-    return c;
+    const float max = *lse > lse_block ? *lse : lse_block;
+    const float min = *lse > lse_block ? lse_block : *lse;
+    const float together = max + log1pf(expf(min - max));
+    /* exp(*lse - together) and the other, not from a rounded `together`: their sum is 1 */
+    const float weight = 1.0f / (1.0f + expf(lse_block - *lse));
+    const float weight_block = 1.0f / (1.0f + expf(*lse - lse_block));
+    for (int x = 0; x < d; x++)
+        O[x] = weight * O[x] + weight_block * O_block[x];
+    *lse = together;
 }
 
-static AttnStatus add_segment(const AttnArgs *args, const AttnSegment *q, const AttnSegment *k,
-                              State state)
+/* Row by row through float32; each row that gained something is rounded to the dtype again. What a
+ * row sees of this block may be nothing; then it stays as it is, to the bit. */
+static void merge_block(const Problem *p, Step step, int b, int h, const Block *block)
 {
-    const WindowOnlineConfig config = make_config(args, q->length, k->length);
-    const WindowPlace place = {
-        args->rule, q->position - k->position, args->scale,
-        args->mask ? args->mask + q->first * args->shape.Nk + k->first : NULL, args->shape.Nk};
-    const int64_t Tr = (q->length + config.block_size_q - 1) / config.block_size_q;
-    const int64_t Tc = (k->length + config.block_size_kv - 1) / config.block_size_kv;
-    char error[WINDOW_ERROR] = "";
-    Blocks Q = {0}, K = {0}, V = {0};
-    SlidingWindowOnline *w = NULL;
-    WindowStatus status = WINDOW_NO_MEMORY;
-    if (cut_blocks(&Q, &args->Q, q->first, q->length, config.block_size_q) == 0 &&
-        cut_blocks(&K, &args->K, k->first, k->length, config.block_size_kv) == 0 &&
-        cut_blocks(&V, &args->V, k->first, k->length, config.block_size_kv) == 0)
-        status = window_online_create_at(&w, &config, &place, error);
-    if (status == WINDOW_OK)
-        status = traverse(w, &Q, &K, &V, state, Tr, Tc, error);
-    sliding_window_online_destroy(w);
-    workspace_free(Q.data);
-    workspace_free(K.data);
-    workspace_free(V.data);
-    if (status == WINDOW_OK || status == WINDOW_NO_MEMORY)
-        return status == WINDOW_OK ? ATTN_OK : ATTN_NO_MEMORY;
-    window_set_skip_reason(error); /* options that the module refuses */
-    return ATTN_SKIP;
-}
-
-static void carry_away(const AttnArgs *args, const AttnSegment *q, State state)
-{
-    const AttnShape *n = &args->shape;
-    const Tensor O = {state.O,
-                      args->O.dtype,
-                      {n->B, q->length, n->H, n->d},
-                      {q->length * n->H * n->d, n->H * n->d, n->d, 1}};
-    const size_t element = dtype_size(O.dtype);
-    for (int64_t b = 0; b < n->B; b++)
-        for (int64_t h = 0; h < n->H; h++) {
-            memcpy(args->lse + (b * n->H + h) * n->Nq + q->first,
-                   state.lse + (b * n->H + h) * q->length, (size_t)q->length * sizeof(float));
-            for (int64_t r = 0; r < q->length; r++)
-                memcpy((char *)args->O.data +
-                           tensor_offset(&args->O, b, q->first + r, h) * (int64_t)element,
-                       state.O + tensor_offset(&O, b, r, h) * (int64_t)element,
-                       (size_t)n->d * element);
-        }
-}
-
-static AttnStatus attend_segment(const AttnArgs *args, const AttnSegment *q)
-{
-    const AttnShape *n = &args->shape;
-    const size_t rows = (size_t)(n->B * n->H * q->length);
-    const size_t O_bytes = rows * (size_t)n->d * dtype_size(args->O.dtype);
-    State state = {workspace_alloc(O_bytes), workspace_alloc(rows * sizeof(float))};
-    AttnStatus status = state.O && state.lse ? ATTN_OK : ATTN_NO_MEMORY;
-    if (status == ATTN_OK) {
-        memset(state.O, 0, O_bytes);
-        for (size_t row = 0; row < rows; row++)
-            state.lse[row] = -INFINITY;
+    float *O_r = block->Q_i; /* no longer needed */
+    for (int r = 0; r < step.rows; r++) {
+        const int64_t query = query_row(p, b, h, step.i0 + r);
+        if (block->lse_ij[r] == -INFINITY)
+            continue;
+        load_row(p->O, p->dtype, query, p->d, O_r);
+        merge_row(O_r, p->lse + lse_row(p, b, h, step.i0 + r), block->O_ij + (int64_t)r * p->d,
+                  block->lse_ij[r], p->d);
+        store_row(p->O, p->dtype, query, p->d, O_r);
     }
-    for (int64_t s = 0; s < args->positions_k.count && status == ATTN_OK; s++) {
-        const AttnSegment *k = &args->positions_k.segments[s];
-        if (k->sequence == q->sequence && k->length > 0)
-            status = add_segment(args, q, k, state);
-    }
-    if (status == ATTN_OK)
-        carry_away(args, q, state);
-    workspace_free(state.O);
-    workspace_free(state.lse);
-    return status;
 }
 
-/* Consecutive positions, no weights of whole rows. */
-static const char *why_not(const AttnArgs *args)
+/* Waking a team costs tens of microseconds, more on a busy machine: a step of a millisecond. */
+static int worth_threads(const Problem *p, Step step)
 {
-    const AttnPositions maps[2] = {args->positions_q, args->positions_k};
-    for (int m = 0; m < 2; m++)
-        for (int64_t s = 0; s < maps[m].count; s++)
-            if (maps[m].segments[s].stride != 1 && maps[m].segments[s].length > 1)
-                return "the online module's blocks have consecutive positions";
-    if (attn_clips(args))
-        return "clipping changes finished weights; a block of a row never has them";
-    if (attn_drops(args))
-        return "dropout changes finished weights; the online module refuses it by contract";
-    return NULL;
+    return (double)(p->B * p->H) * (double)step.rows * (double)step.cols * (double)p->d > 2e7;
 }
 
-AttnStatus sliding_window_v1_online_block(const AttnArgs *args)
+/* All heads of one pair of blocks. */
+static void take_step(const Problem *p, Step step)
 {
-    const char *reason = why_not(args);
-    AttnStatus status = ATTN_OK;
-    if (reason) {
-        window_set_skip_reason(reason);
-        return ATTN_SKIP;
+    const int last = step.i0 + step.rows - 1, threads = worth_threads(p, step) ? p->threads : 1;
+    if (first_key(p, step.i0) >= step.j0 + step.cols || end_key(p, last) <= step.j0)
+        return; /* nobody sees anything: nothing is read */
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int bh = 0; bh < p->B * p->H; bh++) {
+        const Block block = block_of_thread(p);
+        attend_block(p, step, bh / p->H, bh % p->H, &block);
+        merge_block(p, step, bh / p->H, bh % p->H, &block);
     }
-    for (int64_t s = 0; s < args->positions_q.count && status == ATTN_OK; s++)
-        if (args->positions_q.segments[s].length > 0)
-            status = attend_segment(args, &args->positions_q.segments[s]);
-    return status;
 }
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static void forward(const Problem *p)
+{
+    const int64_t Tr = (p->Nq + p->block_q - 1) / p->block_q;
+    const int64_t Tc = (p->Nk + p->block_kv - 1) / p->block_kv;
+    const int64_t rows = (int64_t)p->B * p->H * p->Nq;
+    memset(p->O, 0, (size_t)(rows * p->d) * (p->dtype == F32 ? 4 : 2));
+    for (int64_t row = 0; row < rows; row++)
+        p->lse[row] = -INFINITY;
+    for (int64_t t = 0; t < Tr * Tc; t++) {
+        const int i0 = (int)(p->visits[t] / Tc) * p->block_q;
+        const int j0 = (int)(p->visits[t] % Tc) * p->block_kv;
+        take_step(
+            p, (Step){i0, smaller(p->block_q, p->Nq - i0), j0, smaller(p->block_kv, p->Nk - j0)});
+    }
+}
+
+static int64_t work(const Problem *p, int backward)
+{
+    (void)backward;
+    return (int64_t)sizeof(float) * p->threads * block_floats(p);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return (Tiles){p->block_q, p->block_kv};
+}
+
+RUNG(sliding_window, v1_online_block, "one block of queries and keys a step, merged in place",
+     F32 | F16 | BF16, forward, NULL, work, tiles, STEPS);

@@ -7,172 +7,155 @@
  *         O_t, lse_t = attention of Q_t over what is in the cache
  *
  * This is how a language model writes: the key of the next token does not exist before the last
- * token is out. Here all tokens are there from the start, and the variant behaves as if they were
- * not. It can do so only where each query sees nothing behind its own key (causal) and little
- * before it (a window); other cases are skipped.
+ * token is out. Here all tokens are there from the start, and the rung behaves as if they were not.
+ * It can do so only where each query sees nothing behind its own key (causal) and little before it
+ * (a window); the harness skips other cases (STREAM).
+ *
+ * A causal window of w keys means that token t looks at tokens t-w .. t and will never be asked for
+ * anything older again. So w + 1 slots are enough for any number of tokens: token t's key and value
+ * go where those of token t - w - 1 were,
+ *
+ *     slot = t % (w + 1)        8 tokens, w = 2:    slot 0  k0 k3 k6
+ *                                                   slot 1  k1 k4 k7
+ *                                                   slot 2  k2 k5
+ *
+ * and since a sum over keys does not ask in which order they come, nothing has to be moved and
+ * nobody has to know where the oldest one is. No mask either: what is in a slot is visible. Memory
+ * does not depend on the number of tokens.
  *
  * Keys before the first query are a prompt: they enter the cache without a query. Each kv head has
  * a stream of its own with the query heads that read it, so threads share the kv heads.
  *
- * Interface: sliding_window_v3_streaming (sliding_window.h).
+ * Instruction sets: Meson compiles this file once for each (units/vector.h). The copy for any
+ * processor holds the choice (EACH_ISA) and registers the rung.
+ *
+ * Interface: the rung of stage 05 that sees one token at a time; float32.
  */
 #include <math.h>
 #include <string.h>
 
-#include "attention/window/cpu/online_internal.h"
-#include "attn_options.h"
-#include "sliding_window.h"
-#include "tensor.h"
+#include "problem.h"
+#include "units/stream_row.h"
 
-/* --- which cases -------------------------------------------------------------------------------*/
-
-/* The segment of keys of a sequence, or NULL: there is none, or *several. */
-static const AttnSegment *find_keys(AttnPositions map, int64_t sequence, int *several)
+static int64_t round_up(int64_t a, int64_t b)
 {
-    const AttnSegment *found = NULL;
-    for (int64_t s = 0; s < map.count; s++)
-        if (map.segments[s].sequence == sequence && map.segments[s].length > 0) {
-            *several = found != NULL;
-            found = &map.segments[s];
-        }
-    return found;
+    return (a + b - 1) / b * b;
 }
 
-/* Has each query a key at its own position, and do both run upwards without gaps? */
-static const char *why_not_segment(const AttnArgs *args, const AttnSegment *q)
+/* w + 1. A window that is longer than the sequence needs no more slots than the sequence has
+ * keys. */
+static int64_t count_slots(const Problem *p)
 {
-    int several = 0;
-    const AttnSegment *k = find_keys(args->positions_k, q->sequence, &several);
-    if (several || (k && k->stride != 1) || q->stride != 1)
-        return "a stream takes the tokens of a sequence in one piece, one after the other";
-    if (!k || q->position < k->position || q->position + q->length > k->position + k->length)
-        return "a stream needs a key at the position of each query (causal lower-right, and not "
-               "more queries than keys)";
-    return NULL;
+    const int64_t window = (int64_t)p->to - p->from + 1;
+    return window < p->Nk ? window : p->Nk;
 }
 
-static const char *why_not(const AttnArgs *args)
+/* The stream of one kv head, in the memory of one thread. */
+typedef struct Stream {
+    KeyCache cache;
+    int64_t slots;
+    float *S, *q, *O; /* [slots, up to whole vectors], [ld], [ld] of one row */
+} Stream;
+
+static int64_t stream_floats(const Problem *p)
 {
-    const char *reason = NULL;
-    if (args->rule.right != 0)
-        return "a stream has no tokens to come: it needs a causal mask";
-    if (args->rule.left < 0)
-        return "a rolling cache is as long as the window: it needs a finite one";
-    if (args->mask)
-        return "a stream sees all that is in its cache: it knows no full mask";
-    if (attn_clips(args) || attn_drops(args))
-        return "clipping and dropout change finished weights; the stream refuses them by contract";
-    for (int64_t s = 0; s < args->positions_q.count && !reason; s++)
-        if (args->positions_q.segments[s].length > 0)
-            reason = why_not_segment(args, &args->positions_q.segments[s]);
-    return reason;
+    const int64_t slots = count_slots(p), ld = round_up(p->d, MOST_LANES);
+    return round_up(slots, MOST_LANES) * (p->d + 1) + (slots + 2) * ld;
 }
 
-/* --- one stream --------------------------------------------------------------------------------*/
-
-/* Of kv head `head` alone: the query heads that read it, and their weights of the normalisation. A
- * window that is longer than the sequence needs no more slots than the sequence has keys. */
-static WindowConfig head_config(const AttnArgs *args, int64_t head, int64_t keys)
+/* Empty. */
+static Stream open_stream(const Problem *p, int thread)
 {
-    const AttnShape *n = &args->shape;
-    WindowConfig c = WINDOW_CONFIG_DEFAULT;
-    c.dtype = args->Q.dtype;
-    c.heads_q = n->H / n->Hkv;
-    c.heads_kv = 1;
-    c.head_dim = n->d;
-    c.causal = 1;
-    c.window = args->rule.left < keys ? args->rule.left : keys - 1;
-    c.cap = args->softcap;
-    if (args->options) {
-        c.options = *args->options;
-        if (c.options.norm_group > 0) {
-            c.options.wq += head * c.heads_q * n->d;
-            c.options.wk += head * n->d;
-        }
+    const int64_t up = round_up(count_slots(p), MOST_LANES);
+    Stream s = {.slots = count_slots(p)};
+    s.cache.d = p->d;
+    s.cache.ld = round_up(p->d, MOST_LANES);
+    s.cache.K = (float *)p->work + thread * stream_floats(p);
+    s.cache.V = s.cache.K + up * p->d;
+    s.S = s.cache.V + s.slots * s.cache.ld;
+    s.q = s.S + up;
+    s.O = s.q + s.cache.ld;
+    memset(s.cache.K, 0, (size_t)stream_floats(p) * sizeof(float)); /* a half full vector */
+    return s;
+}
+
+/* Token t arrives: its key and value take the place of the oldest. */
+static void append_token(const Problem *p, Stream *s, int b, int h_kv, int t)
+{
+    const int64_t slot = t % s->slots;
+    const float *K_t = (const float *)p->K + key_row(p, b, h_kv, t);
+    float *K_slot = s->cache.K + slot / LANES * LANES * p->d + slot % LANES;
+    for (int x = 0; x < p->d; x++)
+        K_slot[x * LANES] = K_t[x];
+    memcpy(s->cache.V + slot * s->cache.ld, (const float *)p->V + key_row(p, b, h_kv, t),
+           (size_t)p->d * sizeof(float));
+    s->cache.count = t + 1 < s->slots ? t + 1 : s->slots;
+}
+
+/* Query i of head h over all that is in the cache. */
+static void attend_row(const Problem *p, const Stream *s, int b, int h, int i)
+{
+    const float *Q_i = (const float *)p->Q + query_row(p, b, h, i);
+    float *O_i = (float *)p->O + query_row(p, b, h, i), m, l, inverse;
+    Vector most = (Vector){0} - INFINITY;
+    for (int x = 0; x < p->d; x++)
+        s->q[x] = p->scale * LOG2E * Q_i[x];
+    for (int64_t t = 0; t < s->cache.count; t += LANES) {
+        Vector S = score_keys(&s->cache, s->q, t);
+        for (int64_t lane = s->cache.count - t; lane < LANES; lane++)
+            S[lane] = -INFINITY; /* empty slots of the last vector */
+        store(s->S + t, S);
+        most = larger(most, S);
     }
-    return c;
+    m = largest_lane(most);
+    l = weigh_values(&s->cache, s->S, m, s->O);
+    inverse = l == 0.0f ? 0.0f : 1.0f / l;
+    for (int x = 0; x < p->d; x++)
+        O_i[x] = inverse * s->O[x];
+    p->lse[lse_row(p, b, h, i)] = l == 0.0f ? -INFINITY : m * LN2 + logf(l);
 }
 
-static const char *row_of(const Tensor *t, int64_t b, int64_t token, int64_t h)
+/* All tokens of one kv head. Query i comes with key i + to. */
+static void stream_head(const Problem *p, int b, int h_kv, int thread)
 {
-    return (const char *)t->data + tensor_offset(t, b, token, h) * (int64_t)dtype_size(t->dtype);
-}
-
-/* Memory of one thread: a token's queries and outputs, [group][d] each in the dtype, and its
- * lse. */
-typedef struct TokenRows {
-    char *Q, *O;
-    float *lse;
-} TokenRows;
-
-static WindowStatus stream_queries(const AttnArgs *args, WindowStream *s, const AttnSegment *q,
-                                   const AttnSegment *k, int64_t b, int64_t head, TokenRows rows)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t group = n->H / n->Hkv, prompt = q->position - k->position;
-    const size_t row = (size_t)n->d * dtype_size(args->Q.dtype);
-    WindowStatus status = WINDOW_OK;
-    for (int64_t t = 0; t < prompt + q->length && status == WINDOW_OK; t++) {
-        const char *K_t = row_of(&args->K, b, k->first + t, head);
-        const char *V_t = row_of(&args->V, b, k->first + t, head);
-        const int64_t i = q->first + t - prompt;
-        if (t < prompt) {
-            status = window_stream_append(s, K_t, V_t);
-            continue;
-        }
-        for (int64_t g = 0; g < group; g++)
-            memcpy(rows.Q + (size_t)g * row, row_of(&args->Q, b, i, head * group + g), row);
-        status = window_stream_step(s, rows.Q, K_t, V_t, rows.O, rows.lse);
-        for (int64_t g = 0; g < group; g++) {
-            memcpy((char *)row_of(&args->O, b, i, head * group + g), rows.O + (size_t)g * row, row);
-            args->lse[(b * n->H + head * group + g) * n->Nq + i] = rows.lse[g];
-        }
+    const int group = p->H / p->Hkv;
+    Stream s = open_stream(p, thread);
+    for (int t = 0; t < p->Nq + p->to; t++) {
+        append_token(p, &s, b, h_kv, t);
+        for (int h = h_kv * group; t >= p->to && h < (h_kv + 1) * group; h++)
+            attend_row(p, &s, b, h, t - p->to);
     }
-    return status;
 }
 
-/* All sequences of one kv head, one after the other: a stream for each. */
-static WindowStatus stream_head(const AttnArgs *args, int64_t b, int64_t head)
+static int count_threads(const Problem *p)
 {
-    const int64_t group = args->shape.H / args->shape.Hkv;
-    const size_t bytes = (size_t)(group * args->shape.d) * dtype_size(args->Q.dtype);
-    TokenRows rows = {workspace_alloc(bytes), workspace_alloc(bytes),
-                      workspace_alloc((size_t)group * sizeof(float))};
-    WindowStatus status = rows.Q && rows.O && rows.lse ? WINDOW_OK : WINDOW_NO_MEMORY;
-    for (int64_t n = 0; n < args->positions_q.count && status == WINDOW_OK; n++) {
-        const AttnSegment *q = &args->positions_q.segments[n];
-        int several;
-        const AttnSegment *k = find_keys(args->positions_k, q->sequence, &several);
-        if (q->length == 0)
-            continue;
-        const WindowConfig config = head_config(args, head, k->length);
-        WindowStream *s;
-        status = window_stream_create_at(&s, &config, 1, args->scale, NULL);
-        if (status == WINDOW_OK)
-            status = stream_queries(args, s, q, k, b, head, rows);
-        window_stream_destroy(s);
-    }
-    workspace_free(rows.Q);
-    workspace_free(rows.O);
-    workspace_free(rows.lse);
-    return status;
+    return p->B * p->Hkv < p->threads ? p->B * p->Hkv : p->threads;
 }
 
-AttnStatus sliding_window_v3_streaming(const AttnArgs *args)
+/* Each thread takes the next head when it is free. */
+static void attend(const Problem *p)
 {
-    const int64_t heads = args->shape.B * args->shape.Hkv;
-    const int threads = heads < args->threads ? (int)heads : args->threads;
-    const char *reason = why_not(args);
-    int failed = 0;
-    if (reason) {
-        window_set_skip_reason(reason);
-        return ATTN_SKIP;
-    }
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-    for (int64_t t = 0; t < heads; t++)
-        if (stream_head(args, t / args->shape.Hkv, t % args->shape.Hkv) != WINDOW_OK) {
-#pragma omp atomic write
-            failed = 1;
+    const int threads = count_threads(p);
+    int next = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int thread = 0; thread < threads; thread++)
+        for (;;) {
+            int head;
+#pragma omp atomic capture
+            head = next++;
+            if (head >= p->B * p->Hkv)
+                break;
+            stream_head(p, head / p->Hkv, head % p->Hkv, thread);
         }
-    return failed ? ATTN_NO_MEMORY : ATTN_OK;
 }
+
+static int64_t work(const Problem *p, int backward)
+{
+    (void)backward;
+    return (int64_t)sizeof(float) * count_threads(p) * stream_floats(p);
+}
+
+EACH_ISA(sliding_window_v3_streaming, attend, forward)
+
+RUNG(sliding_window, v3_streaming, "a token at a time against a rolling cache of window + 1 keys",
+     F32, forward, NULL, work, NULL, STREAM);

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "course/runner_small.h"
-#include "sliding_window.h"
+#include "harness/visits.h"
 
 enum { MAX_STEPS = 4096, STEP_BYTES = 1 << 28 };
 
@@ -129,8 +129,8 @@ static int make_sliding(JudgeCase *c)
     visits = calloc((size_t)s->steps, sizeof *visits);
     failed = !s->Q || !s->K || !s->V || !s->step || !visits;
     if (!failed) {
-        window_set_order((WindowOrder)f->order, f->seed);
-        window_order_blocks(s->Tr, s->Tc, visits);
+        visits_set_order((VisitOrder)f->order, f->seed);
+        visits_fill(s->Tr, s->Tc, visits);
     }
     for (int64_t t = 0; !failed && t < s->steps; t++) {
         s->step[t].i = visits[t] / s->Tc;

@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "harness/device/device.h"
+#include "harness/visits.h"
 #include "problem_rows.h"
 #include "tensor.h"
 
@@ -25,6 +26,37 @@ static int is_one_segment(const AttnArgs *a)
     const AttnSegment *q = a->positions_q.host, *k = a->positions_k.host;
     return a->positions_q.count == 1 && a->positions_k.count == 1 && q->stride == 1 &&
            k->stride == 1 && q->sequence == k->sequence;
+}
+
+static int clamp_far(int64_t distance)
+{
+    return (int)(distance < -FAR ? -FAR : distance > FAR ? FAR : distance);
+}
+
+/* Limits of a window may be as large as an int64 can be: 2^62 is as good as none. */
+static void set_band(Problem *p, const AttnArgs *a)
+{
+    const int64_t none = (int64_t)1 << 62;
+    const int64_t shift = a->positions_q.host->position - a->positions_k.host->position;
+    const int64_t left = a->rule.left < 0 || a->rule.left > none ? none : a->rule.left;
+    const int64_t right = a->rule.right < 0 || a->rule.right > none ? none : a->rule.right;
+    p->from = clamp_far(shift - left);
+    p->to = clamp_far(shift + right);
+}
+
+/* A stream sees what its cache holds: w keys back and its own, which is the last that has come. */
+static const char *stream_skips(const AttnArgs *a)
+{
+    Problem band;
+    set_band(&band, a);
+    if (band.to == FAR)
+        return "a stream has no tokens to come: it skips all but a causal mask";
+    if (band.from == -FAR)
+        return "a rolling cache is as long as the window: a stream skips all but a finite one";
+    if (band.to < 0 || a->shape.Nq + band.to > a->shape.Nk)
+        return "a stream skips queries without a key at their position (causal lower-right, and "
+               "not more queries than keys)";
+    return NULL;
 }
 
 const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
@@ -50,7 +82,7 @@ const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
         return "this rung skips every GPU but Hopper: it is made of that GPU's instructions";
     if (device == ON_CUDA && (rung->flags & SM80) && device_arch() < 80)
         return "this rung skips GPUs older than sm_80: they have no such tensor cores";
-    return NULL;
+    return rung->flags & STREAM ? stream_skips(a) : NULL;
 }
 
 /* --- the tensors ------------------------------------------------------------------------------*/
@@ -73,7 +105,7 @@ static int is_contiguous(const Tensor *t)
 
 static AttnDtype dtype_of_copy(const RungRun *r, const Tensor *t)
 {
-    return r->device == ON_CUDA ? t->dtype : ATTN_F32;
+    return r->device == ON_CUDA || r->rung->flags & STEPS ? t->dtype : ATTN_F32;
 }
 
 /* Bytes of a contiguous copy. */
@@ -124,22 +156,6 @@ static int poison(const RungRun *r, void *copy, size_t bytes)
 
 /* --- from args to the problem -----------------------------------------------------------------*/
 
-static int clamp_far(int64_t distance)
-{
-    return (int)(distance < -FAR ? -FAR : distance > FAR ? FAR : distance);
-}
-
-/* Limits of a window may be as large as an int64 can be: 2^62 is as good as none. */
-static void set_band(Problem *p, const AttnArgs *a)
-{
-    const int64_t none = (int64_t)1 << 62;
-    const int64_t shift = a->positions_q.host->position - a->positions_k.host->position;
-    const int64_t left = a->rule.left < 0 || a->rule.left > none ? none : a->rule.left;
-    const int64_t right = a->rule.right < 0 || a->rule.right > none ? none : a->rule.right;
-    p->from = clamp_far(shift - left);
-    p->to = clamp_far(shift + right);
-}
-
 static void set_problem(RungRun *r)
 {
     const AttnArgs *a = &r->args;
@@ -161,6 +177,9 @@ static void set_problem(RungRun *r)
     p->threads = a->threads;
     p->stream = a->stream;
     set_band(p, a);
+    p->block_q = (int)(visits_block_q() < a->shape.Nq ? visits_block_q() : a->shape.Nq);
+    p->block_kv = (int)(visits_block_kv() < a->shape.Nk ? visits_block_kv() : a->shape.Nk);
+    p->visits = r->visits;
 }
 
 void rung_describe(RungRun *r, const Rung *rung, AttnDevice device, const AttnArgs *args)
@@ -170,6 +189,21 @@ void rung_describe(RungRun *r, const Rung *rung, AttnDevice device, const AttnAr
     r->device = device;
     r->args = *args;
     set_problem(r);
+}
+
+/* What is not timed either: which block comes when. */
+static int open_visits(RungRun *r)
+{
+    const int64_t Tr = (r->p.Nq + r->p.block_q - 1) / r->p.block_q;
+    const int64_t Tc = (r->p.Nk + r->p.block_kv - 1) / r->p.block_kv;
+    const size_t bytes = (size_t)(Tr * Tc) * sizeof *r->visits;
+    r->visits = memory_enough_for(bytes) ? malloc(bytes) : NULL;
+    if (!r->visits) {
+        workspace_refuse(bytes);
+        return -1;
+    }
+    visits_fill(Tr, Tc, r->visits);
+    return 0;
 }
 
 static void *new_copy(const RungRun *r, size_t bytes)
@@ -188,6 +222,8 @@ AttnStatus rung_open(RungRun *r, const Rung *rung, AttnDevice device, const Attn
 {
     Tensor *all[RUNG_TENSORS];
     rung_describe(r, rung, device, args);
+    if (rung->flags & STEPS && open_visits(r) != 0)
+        return ATTN_NO_MEMORY;
     tensors_of(r, all);
     for (int t = 0; t < RUNG_TENSORS; t++) {
         if (!all[t]->data || (is_contiguous(all[t]) && dtype_of_copy(r, all[t]) == all[t]->dtype))
@@ -206,6 +242,7 @@ void rung_close(RungRun *r)
 {
     for (int t = 0; t < RUNG_TENSORS; t++)
         r->device == ON_CUDA ? device_free(r->copy[t]) : free(r->copy[t]);
+    free(r->visits);
 }
 
 /* --- one pass ---------------------------------------------------------------------------------*/

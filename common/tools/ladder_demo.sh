@@ -150,10 +150,10 @@ ladder_plot() {
 window_cpu_cases() {
     for N in 512 1024 2048 4096 8192; do
         echo "-B 1 -H 4 -N $N -d 64 --causal --window 256,-1 --bench"
-        echo "-B 1 -H 4 -N $N -d 64 --causal --variant v2_window_tiles --bench"
+        echo "-B 1 -H 4 -N $N -d 64 --causal --variant library --bench"
     done
     for N in 16384 32768 65536; do
-        echo "-B 1 -H 4 -N $N -d 64 --causal --window 256,-1 --variant v2_window_tiles --bench"
+        echo "-B 1 -H 4 -N $N -d 64 --causal --window 256,-1 --variant library --bench"
     done
     echo "-B 1 -H 4 -N 4096 -d 64 --causal --window 256,-1 --backward --bench"
     window_error_cases
@@ -166,7 +166,7 @@ window_error_cases() {
         done
     done
     for dtype in bf16 f16; do
-        echo "-B 1 -H 2 -N 4096 -d 64 --dtype $dtype --variant v2_window_tiles"
+        echo "-B 1 -H 2 -N 4096 -d 64 --dtype $dtype --variant library"
     done
 }
 

@@ -63,7 +63,7 @@ TXT
                 '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal --window 30,0'
         done
         for dtype in f16 bf16; do # narrow windows: a block of threads goes from rows to rows
-            printf -- "--dtype $dtype --variant v2_mma_window %s\n" \
+            printf -- "--dtype $dtype --variant library %s\n" \
                 '-H 140 --kv-heads 70 --seq-q 300 --seq-kv 317 -d 8 --causal --window 256,0' \
                 '-H 80 --seq-q 300 --seq-kv 280 -d 72 --window 100,99'
         done
@@ -135,29 +135,29 @@ window_cases() {
     for d in 64 128; do
         for left in 256 1024 4096; do
             echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype bf16 --causal --window $left,0" \
-                "--variant v2_mma_window --backward"
+                "--variant library --backward"
         done
         echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype f16 --causal --window 1024,0" \
-            "--variant v2_mma_window"
+            "--variant library"
     done
     for d in 64 128; do
         for n in 8192 16384 32768 65536; do
             echo "-B 1 -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal --window 1024,0" \
-                "--variant v2_mma_window"
+                "--variant library"
         done
     done
     for n in 8192 16384 32768; do
-        echo "-B 1 -H 32 -N $n -d 64 --dtype bf16 --causal --variant v2_mma_window"
+        echo "-B 1 -H 32 -N $n -d 64 --dtype bf16 --causal --variant library"
     done
     echo "-B 1 -H 32 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0"
     echo "-B 1 -H 32 -N 4096 -d 64 --dtype f32 --causal --window 1024,0"
     echo "-B 1 -H 32 -N 16384 -d 64 --dtype f32 --causal --window 1024,0 --backward" \
-        "--variant v1_window_tiles"
+        "--variant library"
     echo "-B 1 -H 8 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0 --dropout 0.1" \
-        "--clip -0.1,1.1 --qk-norm 64 --backward --variant v1_window_tiles"
+        "--clip -0.1,1.1 --qk-norm 64 --backward --variant library"
     for n in 1 2 4 8 16; do
         echo "-B 8 -H 32 --kv-heads 8 --seq-q $n --seq-kv $((4096 + n)) -d 128 --dtype bf16" \
-            "--causal --window 4096,0 --variant v2_mma_window"
+            "--causal --window 4096,0 --variant library"
     done
     for n in 1 4; do # more are not few: it reads the keys again for each
         echo "-B 8 -H 32 --kv-heads 8 --seq-q $n --seq-kv $((4096 + n)) -d 128 --dtype bf16" \
@@ -293,7 +293,7 @@ ncu_cases() {
     sliding_window)
         for d in 64 128; do
             echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype bf16 --causal --window 1024,0" \
-                "--variant v2_mma_window --backward"
+                "--variant library --backward"
         done
         echo '-B 8 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 4097 -d 128 --causal --window 4096,0' \
             '--variant v3_decode_window'

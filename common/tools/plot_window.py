@@ -8,14 +8,18 @@ Interface:
 """
 from plot_rows import block, chip, latest, quoted, richest
 
-FAST = {"cpu": "v2_window_tiles", "cuda": "v2_mma_window"}
-SLOW = {"cpu": "v0_offline_mask", "cuda": "v1_window_tiles"}
+FAST = "library"
+SLOW = {"cpu": "v0_offline_mask", "cuda": "v0_online_block"}
+# Rows from before stage 05 had a library of that name.
+FORMER = {"v2_window_tiles": FAST, "v2_mma_window": FAST}
 PLAIN = {"temperature": 1, "clip": [0, 1], "dropout": 0, "qk_norm": 0, "softcap": 0}
 
 
 def plain(rows):
     """Forward rows of stage 05 with as many queries as keys and no option but the window."""
-    return [r for r in rows if r["stage"] == "sliding_window" and not r.get("backward")
+    rows = [dict(r, variant=FORMER.get(r["variant"], r["variant"])) for r in rows
+            if r["stage"] == "sliding_window"]
+    return [r for r in rows if not r.get("backward")
             and r.get("Nq") == r.get("Nk") and r.get("sequences") in (None, 1)
             and all(r.get(k) in (None, v) for k, v in PLAIN.items())]
 
@@ -28,7 +32,7 @@ def lines_of(rows, device):
     """[(variant, window's left end, rows by N)]: the fast variant with each window and without,
     the slow one with the smallest window."""
     windows = sorted({left_of(r) for r in rows if left_of(r) >= 0}, reverse=True)
-    wanted = [(FAST[device], left) for left in [-1, *windows]]
+    wanted = [(FAST, left) for left in [-1, *windows]]
     if windows:
         wanted.insert(0, (SLOW[device], windows[-1]))
     found = []
@@ -45,7 +49,7 @@ def window_cost(rows):
     sizes = []
     for device in ("cpu", "cuda"):
         mine = [r for r in plain(rows) if r.get("device") == device and r.get("ms_med")
-                and "causal" in str(r.get("mask")) and r["variant"] in (FAST[device], SLOW[device])]
+                and "causal" in str(r.get("mask")) and r["variant"] in (FAST, SLOW[device])]
         mine = richest(mine, lambda r: tuple(str(r.get(k)) for k in (
             "dtype", "B", "H", "Hkv", "d", "threads", "machine", "gpu")),
             lambda r: (r["variant"], left_of(r), r["Nq"]))
@@ -83,7 +87,7 @@ def step_error(rows):
         if len(mine) < 3:
             continue
         points = sorted((-(-r["Nk"] // r["block_kv"]), r["o_error"]) for r in mine)
-        once = [r["o_error"] for r in rows if r["variant"] == FAST[first["device"]]
+        once = [r["o_error"] for r in rows if r["variant"] == FAST
                 and r["dtype"] == dtype
                 and all(r[k] == first[k] for k in ("B", "H", "Nq", "d", "mask"))]
         data.append(block([f"# {dtype}: steps, error of O"] + [f"{n} {e:.6g}" for n, e in points]))
@@ -92,5 +96,5 @@ def step_error(rows):
     if not names:
         return None
     return ({"names": quoted(" ".join(names)), "count": len(names),
-             "levels": quoted(" ".join(levels)), "once": quoted(FAST[first["device"]]),
+             "levels": quoted(" ".join(levels)), "once": quoted(FAST),
              "N": first["Nq"], "d": first["d"]}, "".join(data))

@@ -22,24 +22,21 @@ import sys
 
 # Variants that a stage lists, under their own name, from a library that it builds on.
 LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
-# Stage 05's variants are a window around kernels of earlier stages, which they call by the headers
-# of these stages: no include leads to the file.
+# Stage 05's library is a window around kernels of earlier stages, which it calls by the headers of
+# these stages: no include leads to the file.
 F, B, W = "03_flash_forward", "04_flash_backward", "05_sliding_window_online"
 LIBRARY = {F: "common/attention/forward", B: "common/attention/backward",
            W: "common/attention/window"}
 R = "06_ring_burst"
 METHODS = ("ring-minimal", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
 CALLED = {
-    (W, "v2_window_tiles"): [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[W] + "/cpu/plain.c"],
-    (W, "v4_window_backward"): [LIBRARY[F] + "/cpu/simd_run.c",
-                                LIBRARY[B] + "/cpu/backward_run.c", LIBRARY[W] + "/cpu/plain.c",
-                                W + "/cpu/v2_window_tiles.c"],
-    (W, "v1_window_tiles"): [LIBRARY[F] + "/cuda/attention_f32.cu",
-                             LIBRARY[B] + "/cuda/gradients_f32.cu", LIBRARY[W] + "/cuda/plain.cu"],
-    (W, "v2_mma_window"): [LIBRARY[F] + "/cuda/attention_16bit.cu",
-                           LIBRARY[F] + "/cuda/hopper_16bit.cu",
-                           LIBRARY[B] + "/cuda/gradients_16bit.cu",
-                           LIBRARY[B] + "/cuda/hopper_gradients.cu", LIBRARY[W] + "/cuda/plain.cu"],
+    (W, "library cpu"): [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[B] + "/cpu/backward_run.c"],
+    (W, "library cuda"): [LIBRARY[F] + "/cuda/attention_f32.cu",
+                          LIBRARY[F] + "/cuda/attention_16bit.cu",
+                          LIBRARY[F] + "/cuda/hopper_16bit.cu",
+                          LIBRARY[B] + "/cuda/gradients_f32.cu",
+                          LIBRARY[B] + "/cuda/gradients_16bit.cu",
+                          LIBRARY[B] + "/cuda/hopper_gradients.cu"],
 }
 # Stage 06's methods call what lies behind rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.

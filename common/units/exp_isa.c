@@ -55,11 +55,12 @@ static float isa_row_max(const float *s, int64_t n)
         max = s[c] > max ? s[c] : max;
         any_nan |= s[c] != s[c];
     }
-    for (t = 0; t < MAX_LANES; t++) {
-        max = m[t] > max ? m[t] : max;
-        any_nan |= is_nan[t];
-    }
-    return any_nan ? NAN : max;
+    for (int half = MAX_LANES / 2; half > 0; half /= 2)
+        for (t = 0; t < half; t++) {
+            m[t] = m[t + half] > m[t] ? m[t + half] : m[t];
+            is_nan[t] |= is_nan[t + half];
+        }
+    return any_nan | is_nan[0] ? NAN : m[0] > max ? m[0] : max;
 }
 
 /* p[c] = exp(s[c] - shift) for n <= RUN elements; returns their sum. The work is done in a local

@@ -139,10 +139,10 @@ def judge_right_solutions(tap, build, tool):
         for suite, program, variant in (("forward", "01_naive/naive", "v0_loops"),
                                         ("backward", "01_naive/naive", "v0_loops"),
                                         ("options", "05_sliding_window_online/sliding_window",
-                                         "v0_offline_mask"),
+                                         "library"),
                                         ("options_backward",
                                          "05_sliding_window_online/sliding_window",
-                                         "v0_offline_mask")):
+                                         "library")):
             cases, out = os.path.join(HERE, SUITES[suite]), os.path.join(folder, suite)
             flags = ["--backward"] if suite == "backward" else []
             subprocess.run([os.path.join(build, program), "--variant", variant, "--cases", cases,

@@ -102,8 +102,8 @@ def window_rows():
     of the online step. Options, gradients and wrong rows are other cases."""
     rows = []
     for N in (512, 1024, 2048):
-        for device, fast, slow in (("cpu", "v2_window_tiles", "v0_offline_mask"),
-                                   ("cuda", "v2_mma_window", "v1_window_tiles")):
+        for device, fast, slow in (("cpu", "library", "v0_offline_mask"),
+                                   ("cuda", "v2_mma_window", "v0_online_block")):
             case = {"device": device, "gpu": "GPU @ 1", "Nq": N, "Nk": N, "d": 64, "flops": None,
                     "mask": "causal-lower-right", "dropout": 0, "clip": [0, 1]}
             rows += [row("sliding_window", fast, ms_med=N / 1e3, window=[256, 0], **case),
@@ -116,7 +116,7 @@ def window_rows():
         for keys in (192, 48, 12):
             rows.append(row("sliding_window", "v1_online_block", dtype=dtype, block_kv=keys, Nq=192,
                             Nk=192, o_error=u * 192 / keys, ms_med=None, flops=None))
-    rows.append(row("sliding_window", "v2_window_tiles", dtype="bf16", block_kv=64, Nq=192, Nk=192,
+    rows.append(row("sliding_window", "library", dtype="bf16", block_kv=64, Nq=192, Nk=192,
                     o_error=2.0 ** -9, ms_med=None, flops=None))
     return rows
 
@@ -147,8 +147,8 @@ def test_map(tap, folder):
 def test_window(tap, folder):
     """Which lines there are, in which order, and nothing of another case."""
     text, data = (folder / "05_window.set").read_text(), (folder / "05_window.dat").read_text()
-    tap.ok('names = "v0_offline_mask:256 v2_window_tiles:full v2_window_tiles:256 '
-           'v1_window_tiles:256 v2_mma_window:full v2_mma_window:256"' in text
+    tap.ok('names = "v0_offline_mask:256 library:full library:256 '
+           'v0_online_block:256 library:full library:256"' in text
            and 'counts = "3 3"' in text, "05_window: the lines of both devices", text)
     tap.ok("7e-07" not in data and "7e-08" not in data and len(data.split("\n\n\n")) == 7,
            "05_window: six lines, nothing wrong, no options", data)

@@ -27,12 +27,12 @@ FILES = {
     "04_flash_backward/cuda/block.cu": '#include "block.cuh"\nint block;\n',
     "04_flash_backward/cuda/v0_atomics.cu": '#include "block.cuh"\n#include "generated.h"\n',
     "04_flash_backward/cuda/v1_other.cu": '#include "tile.cuh"\nint other;\n',
-    "05_sliding_window_online/cpu/v2_window_tiles.c": '#include "sliding_window.h"\n',
+    "common/attention/window/cpu/library.c": '#include "sliding_window.h"\n',
     "05_sliding_window_online/sliding_window.h": '#include "flash_forward.h"\n',
 }
 SIMD, ROWS = ("03_flash_forward", "library cpu"), ("03_flash_forward", "v1_rows")
 ATOMICS, OTHER = ("04_flash_backward", "v0_atomics"), ("04_flash_backward", "v1_other")
-WINDOW = ("05_sliding_window_online", "v2_window_tiles")  # which calls SIMD
+WINDOW = ("05_sliding_window_online", "library cpu")  # which calls SIMD
 # (file, text to replace, by what, the variants that are another program then)
 CHANGES = [
     ("common/attention/forward/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),

@@ -24,7 +24,7 @@ TEST(test_any_order_is_one_pass)
         DeviceRun r = device_run_new(p, 8, 7 + n % 2);
         plain_attend(p, 0, 37, 0, 53);
         for (int order = 0; order < 8; order++) {
-            window_set_order(order < 3 ? (WindowOrder)order : WINDOW_RANDOM, (uint64_t)order);
+            visits_set_order(order < 3 ? (VisitOrder)order : VISIT_RANDOM, (uint64_t)order);
             clear_state(&r.host);
             device_traverse(&r);
             plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, "an order");
@@ -33,7 +33,7 @@ TEST(test_any_order_is_one_pass)
         device_run_free(&r);
         plain_free(p);
     }
-    window_set_order(WINDOW_ROWS, 1);
+    visits_set_order(VISIT_ROWS, 1);
 }
 
 static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
@@ -41,9 +41,9 @@ static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
     DeviceRun r = device_run_new(p, bq, bkv);
     plain_start(p);
     plain_attend(p, 0, p->sq, 0, p->skv);
-    window_set_order(WINDOW_RANDOM, (uint64_t)(bq * bkv));
+    visits_set_order(VISIT_RANDOM, (uint64_t)(bq * bkv));
     device_traverse(&r);
-    window_set_order(WINDOW_ROWS, 1);
+    visits_set_order(VISIT_ROWS, 1);
     plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, label);
     device_run_free(&r);
 }
@@ -95,9 +95,9 @@ TEST(test_from_any_state)
         DeviceRun r = device_run_new(p, 16, 8);
         random_state(&r.host);
         plain_attend(p, 0, 45, 0, 30);
-        window_set_order(WINDOW_RANDOM, (uint64_t)n);
+        visits_set_order(VISIT_RANDOM, (uint64_t)n);
         device_traverse(&r);
-        window_set_order(WINDOW_ROWS, 1);
+        visits_set_order(VISIT_ROWS, 1);
         plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc + 1, "a partial state");
         device_run_free(&r);
         plain_free(p);

@@ -103,7 +103,7 @@ static inline void device_traverse(DeviceRun *r)
     Run *h = &r->host;
     int64_t *visits = plain_zeros(h->Tr * h->Tc, sizeof *visits);
     state_up(r);
-    window_order_blocks(h->Tr, h->Tc, visits);
+    visits_fill(h->Tr, h->Tc, visits);
     for (int64_t t = 0; t < h->Tr * h->Tc; t++)
         device_step(r, visits[t] / h->Tc, visits[t] % h->Tc);
     state_down(r);

@@ -188,14 +188,14 @@ OFFLINE = found(
     ("--qk-norm 4 -N 5 -H 2 -d 4 --wq {}/w12.npy --wk {}/w12.npy", r"w12\.npy: found .*8"),
     ("--qk-norm 4 -N 5 -H 3 -d 4 --wq {}/w12.npy --wk {}/q.npy", r"q\.npy: found .*4 dim"),
     ("--order spiral", r"--order: found 'spiral'.*diagonal"),
-    ("--variant v1_online_block --dropout 0.5 -N 5", r"v1_online_block.*dropout"),
-    ("--variant v1_online_block --clip=-0.1,1.1 -N 5", r"v1_online_block.*clip"),
+    ("--variant v1_online_block --dropout 0.5 -N 5", r"v1_online_block.*options"),
+    ("--variant v1_online_block --clip=-0.1,1.1 -N 5", r"v1_online_block.*options"),
     ("--variant v3_streaming -N 5", r"v3_streaming.*causal"),
     ("--variant v3_streaming -N 5 --causal", r"v3_streaming.*finite"),
     ("--variant v3_streaming --seq-q 9 --seq-kv 5 --causal --window 3,-1", r"v3_streaming.*key"),
     ("--variant v3_streaming -N 5 --window 3,0 --mask full", r"v3_streaming.*mask"),
-    ("--variant v3_streaming -N 5 --causal --window 3,-1 --dropout 0.5", r"v3_streaming.*dropout"),
-    ("--variant v2_window_tiles --backward -N 5", r"v2_window_tiles.*--backward"),
+    ("--variant v3_streaming -N 5 --causal --window 3,-1 --dropout 0.5", r"v3_streaming.*options"),
+    ("--variant v1_online_block --backward -N 5", r"v1_online_block.*--backward"),
 ]
 ONLY_OFFLINE = [(flag, re.match("[a-z-]+", flag)[0]) for flag in (
     "--tensor-layout sbhd", "--pack qkv", "--temperature 2", "--clip=-0.1,1.1", "--dropout 0.1",

@@ -33,13 +33,13 @@ LARGE = (
     ("-B 5 --seq-q 2048 --seq-kv 1024 -H 16 --kv-heads 4 -d 64 --causal --window 64,-1",
      "v1_online_block"),
     ("-B 5 --seq-q 1024 --seq-kv 2048 -H 8 --kv-heads 1 -d 128 --tensor-layout sbhd --pack q_kv "
-     "--softcap 10", "v2_window_tiles"),
+     "--softcap 10", "library"),
     ("-B 5 -N 3072 -H 4 -d 64 --pack qkv --window 128,128 --softcap 20 --clip=-0.1,1.1",
-     "v2_window_tiles"),
+     "library"),
 )
 SEQUENCES = (
-    (THD + " -H 8 --kv-heads 4 --causal --window 32,-1", "all"),
-    (THD + " -H 16 --kv-heads 1 --window 4,4", "all"),
+    (THD + " -H 8 --kv-heads 4 --causal --window 32,-1", "library"),
+    (THD + " -H 16 --kv-heads 1 --window 4,4", "library"),
 )
 NO_STREAM = {"v3_streaming"}  # it needs a window and a key for each query: no setting has both
 
@@ -55,14 +55,15 @@ def who(args, setting, variant, dtype):
     """The variants that have to answer."""
     if variant != "all":
         return {variant}
-    takes = {v for v, dtypes in variants_of(args.program, args.device).items() if dtype in dtypes}
-    if "--clip" in setting:  # on the GPU
-        takes &= {"v1_window_tiles"}
+    listed = variants_of(args.program, args.device, cases=("any", "full", "plain"))
+    takes = {v for v, dtypes in listed.items() if dtype in dtypes}
+    if "--clip" in setting or "--softcap" in setting:  # on the GPU
+        takes &= {"library"}
     return takes - NO_STREAM
 
 
 def check(tap, args, folder, setting, variant, dtype):
-    variant = variant if args.device == "cpu" else "all"
+    variant = variant if args.device == "cpu" or variant == "library" else "all"
     report = os.path.join(folder, "report.jsonl")
     words = setting.format(q=os.path.join(folder, "q.npy"), kv=os.path.join(folder, "kv.npy"))
     done = subprocess.run([args.program, "--device", args.device, "--variant", variant, "--quiet",

@@ -3,12 +3,13 @@
 """window_cases.py: the option combinations that stage 05 is swept over.
 
 cases.py has the idea: every pair of option values occurs together somewhere. Stage 05 has nine
-options more, and two variants that take only some cases; so there are three tables of pairs:
+options more, which the library alone takes, and rungs that take the plain problem; so there are
+four tables of pairs:
 
-    all      every option; clipping and dropout are in most lines, so v0, v2 and v4 (and v1 on the
-             GPU) are what answers them
-    online   forward, neither clipping nor dropout: what the online variants take, with small and
-             large blocks in every order
+    all      every option, for the library
+    full     forward and backward, a mask from memory and a cap: what v0_offline_mask takes as well
+    online   the plain problem, forward: what the online rungs take, with small and large blocks in
+             every order
     stream   what a stream of tokens takes as well: causal, a finite window, a key for each query
 
 A last group is for a GPU kernel that the sizes of these tables do not fill (NARROW).
@@ -30,38 +31,43 @@ import cases
 import npyfile
 
 SIZES = (1, 17, 64, 130, 200)
-COMMON = {
+PLAIN = {
     "-d": (8, 32, 59, 64, 128),
-    "--softcap": ("", 20),
-    "--temperature": ("", 0.5, 4),
-    "--qk-norm": ("", "head", "part"),  # a group of all channels of a head, or of a part of them
     "heads": ("1/1", "2/2", "4/2", "8/2", "3/1"),
-    # layout of tensors and strides in memory are one option: sbhd fixes both. thd is one batch.
-    "layout": ("bshd", "sbhd", "bhsd", "odd", "tensors sbhd", "thd"),
+    # layout of tensors and strides in memory are one option: sbhd fixes both
+    "layout": ("bshd", "sbhd", "bhsd", "odd", "tensors sbhd"),
     "-B": (1, 2),
     "--dtype": ("f32", "f16", "bf16"),
     "--dist": ("normal", "outlier", "large"),
-    "--scale": ("", -0.3),
     "--threads": (1, 2),
 }
 BLOCKS = {"--block-q": ("", 1, 16, 300), "--block-kv": ("", 5, 128),
           "--order": ("rows", "columns", "diagonal", "random")}
-ALL = {
+FULL = {
     "--seq-q": SIZES,
     "--seq-kv": SIZES,
-    **COMMON,
+    **PLAIN,
+    "--softcap": ("", 20),
+    "--scale": ("", -0.3),
     "--mask": cases.MASKS,
     "--window": cases.WINDOWS,
+    "--backward": (0, 1),
+}
+ALL = {
+    **FULL,
+    "--temperature": ("", 0.5, 4),
+    "--qk-norm": ("", "head", "part"),  # a group of all channels of a head, or of a part of them
+    "layout": (*PLAIN["layout"], "thd"),  # thd is one batch
     "--clip": ("", "-0.1,1.1", "0,1.4"),
     "--dropout": ("", 0.1, 0.6),
     "--pack": ("q_k_v", "q_kv", "qkv"),
-    "--backward": (0, 1),
 }
-ONLINE = {"--seq-q": SIZES, "--seq-kv": SIZES, **COMMON, "--mask": cases.MASKS,
+ONLINE = {"--seq-q": SIZES, "--seq-kv": SIZES, **PLAIN,
+          "--mask": ("none", "causal-upper-left", "causal-lower-right"),
           "--window": cases.WINDOWS, **BLOCKS}
-STREAM = {"--seq-q": SIZES, "more keys": (0, 3, 90), **COMMON,
+STREAM = {"--seq-q": SIZES, "more keys": (0, 3, 90), **PLAIN,
           "--window": ("0,-1", "1,-1", "16,-1", "400,-1"), **BLOCKS}
-# v2_mma_window's kernel for windows of at most 256 keys: blocks of 256 rows, of which a block of
+# The library's kernel for windows of at most 256 keys: blocks of 256 rows, of which a block of
 # threads works on several in turn if there are more than multiprocessors; 5 steps or 6, with rows
 # that see nothing, for both of its compiled head dimensions.
 NARROW = (
@@ -78,7 +84,9 @@ NARROW = (
     "-B 1 -H 140 --kv-heads 28 --seq-q 257 --seq-kv 390 -d 128 --mask causal-lower-right "
     "--window 250,-1 --strides bshd --dtype bf16",
 )
-TABLES = {"all": (ALL, 2), "online": (ONLINE, 2), "stream": (STREAM, 1)}  # and how often
+OPTIONS = ("--temperature", "--qk-norm", "--clip", "--dropout")  # of the library alone
+# and how often
+TABLES = {"all": (ALL, 2), "full": (FULL, 1), "online": (ONLINE, 2), "stream": (STREAM, 3)}
 
 
 def valid(case):
@@ -156,25 +164,24 @@ def flags_of(line):
             if word.startswith("-") and not word[1:2].isdigit() and not word[1:2] == "."}
 
 
-def a_key_for_each_query(given):
-    if "--cu-seqlens-q" not in given:
-        return int(given["--seq-q"]) <= int(given["--seq-kv"])
-    q, k = (npyfile.read(given[flag])[1] for flag in ("--cu-seqlens-q", "--cu-seqlens-kv"))
-    return all(q[n + 1] == q[n] or q[n + 1] - q[n] <= k[n + 1] - k[n] for n in range(len(q) - 1))
-
-
 def answers(variant, line):
-    """What `sliding_window.h` and the README say about who takes what."""
+    """What problem.h and the README say about who takes what."""
     given = flags_of(line)
-    left, right = given.get("--window", "-1,-1").split(",")
-    causal = given["--mask"].startswith("causal")
-    if variant in ("v0_offline_mask", "v2_window_tiles", "v4_window_backward", "v1_window_tiles"):
+    left, right = map(int, given.get("--window", "-1,-1").split(","))
+    mask = given.get("--mask", "none")
+    if variant == "library":
         return True
-    if "--clip" in given or "--dropout" in given:
+    if any(flag in given for flag in OPTIONS) or given.get("--tensor-layout") == "thd":
+        return False
+    if variant == "v0_offline_mask":
+        return True
+    if mask == "full" or "--softcap" in given or float(given.get("--scale", 1)) <= 0:
         return False
     if variant == "v3_streaming":
-        return (left != "-1" and (causal or right == "0") and given["--mask"] != "full" and
-                a_key_for_each_query(given))
+        shift = 0 if mask == "causal-upper-left" else int(given["--seq-kv"]) - int(given["--seq-q"])
+        last = shift + (0 if mask.startswith("causal") else right)  # a query's last key
+        bounded = left != -1 and (mask.startswith("causal") or right != -1)
+        return bounded and 0 <= last <= int(given["--seq-kv"]) - int(given["--seq-q"])
     return True
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_window_offline: stage 05's variants for whole calls, v0_offline_mask, v2_window_tiles and
- * v4_window_backward, against the definition of window_definition.h.
+ * test_window_offline: stage 05's library, whole calls on a CPU, against the definition of
+ * window_definition.h.
  *
  * - Every setting, every dtype: O, lse, and all five gradients as finite differences.
  * - The same settings 25 times larger, where tiles have edges.
@@ -10,9 +10,8 @@
  * - Memory grows with N, not with N^2.
  *
  * Which pairs they see, drop and walk over:
- * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache;
- *   v1_online_block goes over these one after the other.
- * - Maps that the two variants of steps do not take, with a reason.
+ * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache.
+ * - What rungs that go in steps or by tokens skip, with a sentence.
  * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
  * - Counts of tiles are those of asking all pairs, and those of a formula that asks no tile.
  */
@@ -22,34 +21,29 @@
 
 #include "alloc.h"
 #include "attention/window/cpu/weights.h"
+#include "attention/window/window_library.h"
 #include "attn_pairs.h"
-#include "sliding_window.h"
+#include "harness/rung.h"
 
-/* forward, backward; the second line is v2 with its gradients */
-static const struct {
-    const char *name;
-    AttnFn forward, backward;
-} variants[] = {
-    {"v0_offline_mask", sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward},
-    {"v2_window_tiles", sliding_window_v2_window_tiles, sliding_window_v4_window_backward},
-};
+extern const Rung rung_sliding_window_v0_offline_mask, rung_sliding_window_v1_online_block,
+    rung_sliding_window_v3_streaming;
 
-/* Runs both passes of variant v on arguments of world_args; results are in the world. */
-static void run_args(World *w, int v, const AttnArgs *args)
+/* Runs both passes on arguments of world_args; results are in the world. */
+static void run_args(World *w, const AttnArgs *args)
 {
     workspace_reset_peak();
-    assert_int_equal(ATTN_OK, variants[v].forward(args));
-    assert_int_equal(ATTN_OK, variants[v].backward(args));
+    assert_int_equal(ATTN_OK, sliding_window_library_cpu(args));
+    assert_int_equal(ATTN_OK, sliding_window_library_cpu_backward(args));
     assert_true(workspace_intact());
     assert_int_equal(0, workspace_live());
     world_collect(w, args);
 }
 
-static void run_variant(World *w, int v, int threads)
+static void run_world(World *w, int threads)
 {
     AttnArgs args = world_args(w);
     args.threads = threads;
-    run_args(w, v, &args);
+    run_args(w, &args);
 }
 
 /* A start of the generator with which no pair is so near to a kink of the clip that two roundings
@@ -106,31 +100,24 @@ static void check_gradients(const World *w, const char *what)
 TEST(test_every_setting_is_its_definition)
 {
     for (int n = 0; n < SETTINGS; n++)
-        for (int dtype = quick() ? n % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1)
-            for (int v = 0; v < 2; v++) {
-                World *w = world_new(&settings[n], (AttnDtype)dtype, 1);
-                run_variant(w, v, 1);
-                check_forward(w, variants[v].name);
-                check_gradients(w, variants[v].name);
-                world_free(w);
-            }
+        for (int dtype = quick() ? n % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1) {
+            World *w = world_new(&settings[n], (AttnDtype)dtype, 1);
+            run_world(w, 1);
+            check_forward(w, "library");
+            check_gradients(w, "library");
+            world_free(w);
+        }
 }
 
-/* Finite differences of N^2 pairs would take long; but v0 is their equal on small cases, and its
- * code has no tiles: what is right on 6 keys is right on 150. */
+/* Where tiles have edges. (Finite differences of N^2 pairs would take long: gradients of such sizes
+ * are judged by the sweep's oracle.) */
 TEST(test_larger_settings)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
-        const uint64_t state = smooth_state(&settings[n], 25);
-        World *whole = world_from(state, &settings[n], ATTN_F32, 25);
-        World *tiles = world_from(state, &settings[n], ATTN_F32, 25);
-        run_variant(whole, 0, 2);
-        run_variant(tiles, 1, 2);
-        check_forward(whole, variants[0].name);
-        check_forward(tiles, variants[1].name);
-        assert_gradients_near(tiles, whole, 1e-4);
-        world_free(tiles);
-        world_free(whole);
+        World *w = world_from(smooth_state(&settings[n], 25), &settings[n], ATTN_F32, 25);
+        run_world(w, 2);
+        check_forward(w, "library");
+        world_free(w);
     }
 }
 
@@ -150,7 +137,7 @@ TEST(test_lists_need_not_name_every_sequence)
 {
     int shorter = 0;
     for (int n = 0; n < SETTINGS; n++)
-        for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
+        if (settings[n].sequences > 1) {
             World *named = world_from(41, &settings[n], ATTN_F32, 2);
             World *listed = world_from(41, &settings[n], ATTN_F32, 2);
             AttnArgs args = world_args(listed);
@@ -158,8 +145,8 @@ TEST(test_lists_need_not_name_every_sequence)
             args.positions_q.count = without_empty(listed->segments_q, count);
             args.positions_k.count = without_empty(listed->segments_k, count);
             shorter += args.positions_q.count < count || args.positions_k.count < count;
-            run_variant(named, v, 1);
-            run_args(listed, v, &args);
+            run_world(named, 1);
+            run_args(listed, &args);
             assert_memory_equal(named->O, listed->O, sizeof(float) * (size_t)named->sizes[IN_Q]);
             for (int g = 0; g < 3; g++)
                 assert_memory_equal(named->gradient[g], listed->gradient[g],
@@ -167,51 +154,49 @@ TEST(test_lists_need_not_name_every_sequence)
             world_free(listed);
             world_free(named);
         }
-    assert_true(shorter >= 6);
+    assert_true(shorter >= 3);
 }
 
 /* Two batches of the same sequences, the second one behind the first: no part of it is one run. */
 TEST(test_sequences_in_two_batches)
 {
     const Setting s = {"batches", 2, 1, 4, 1, 5, 0, 0, 1, 0, 1, 0, 2, 2, {5, 8}, {9, 6}};
-    for (int v = 0; v < 2; v++) {
-        World *one[2] = {world_new(&s, ATTN_F32, 1), world_new(&s, ATTN_F32, 1)}, *both;
-        Setting twice = s; /* memory of twice as many tokens */
-        twice.Nq[1] += 13, twice.Nk[1] += 15;
-        both = world_new(&twice, ATTN_F32, 1);
-        for (int t = 0; t < 6; t++)
-            for (int b = 0; b < 2 && t != IN_WQ && t != IN_WK; b++)
-                memcpy(both->input[t] + b * one[b]->sizes[t], one[b]->input[t],
-                       sizeof(double) * (size_t)one[b]->sizes[t]);
-        for (int b = 0; b < 2; b++) {
-            memcpy(one[b]->wq, both->wq, sizeof both->wq);
-            memcpy(one[b]->wk, both->wk, sizeof both->wk);
-            run_variant(one[b], v, 1);
-        }
-        AttnArgs args = world_args(both);
-        Tensor *const all[] = {&args.Q,  &args.K,  &args.V,  &args.O,
-                               &args.dO, &args.dQ, &args.dK, &args.dV};
-        for (int t = 0; t < 8; t++) {
-            all[t]->shape[0] = 2, all[t]->shape[1] /= 2;
-            all[t]->stride[0] = all[t]->shape[1] * all[t]->stride[1];
-        }
-        args.shape.B = 2, args.shape.Nq = 13, args.shape.Nk = 15;
-        args.positions_q = attn_positions(one[0]->segments_q, 2);
-        args.positions_k = attn_positions(one[0]->segments_k, 2);
-        assert_int_equal(ATTN_OK, variants[v].forward(&args));
-        assert_int_equal(ATTN_OK, variants[v].backward(&args));
-        for (int b = 0; b < 2; b++)
-            for (int t = 0; t < 4; t++) { /* O dQ dK dV */
-                const float *want = t == 0 ? one[b]->O : one[b]->gradient[t - 1];
-                const int64_t count = one[b]->sizes[t == 0 ? IN_Q : t - 1];
-                for (int64_t e = 0; e < count; e++)
-                    assert_near(tensor_get(all[t == 0 ? 3 : t + 4], b * count + e), want[e], 1e-4,
-                                "a batch", s.name, e);
-            }
-        for (int b = 0; b < 2; b++)
-            world_free(one[b]);
-        world_free(both);
+    World *one[2] = {world_new(&s, ATTN_F32, 1), world_new(&s, ATTN_F32, 1)}, *both;
+    Setting twice = s; /* memory of twice as many tokens */
+    twice.Nq[1] += 13, twice.Nk[1] += 15;
+    both = world_new(&twice, ATTN_F32, 1);
+    for (int t = 0; t < 6; t++)
+        for (int b = 0; b < 2 && t != IN_WQ && t != IN_WK; b++)
+            memcpy(both->input[t] + b * one[b]->sizes[t], one[b]->input[t],
+                   sizeof(double) * (size_t)one[b]->sizes[t]);
+    for (int b = 0; b < 2; b++) {
+        memcpy(one[b]->wq, both->wq, sizeof both->wq);
+        memcpy(one[b]->wk, both->wk, sizeof both->wk);
+        run_world(one[b], 1);
     }
+    AttnArgs args = world_args(both);
+    Tensor *const all[] = {&args.Q,  &args.K,  &args.V,  &args.O,
+                           &args.dO, &args.dQ, &args.dK, &args.dV};
+    for (int t = 0; t < 8; t++) {
+        all[t]->shape[0] = 2, all[t]->shape[1] /= 2;
+        all[t]->stride[0] = all[t]->shape[1] * all[t]->stride[1];
+    }
+    args.shape.B = 2, args.shape.Nq = 13, args.shape.Nk = 15;
+    args.positions_q = attn_positions(one[0]->segments_q, 2);
+    args.positions_k = attn_positions(one[0]->segments_k, 2);
+    assert_int_equal(ATTN_OK, sliding_window_library_cpu(&args));
+    assert_int_equal(ATTN_OK, sliding_window_library_cpu_backward(&args));
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < 4; t++) { /* O dQ dK dV */
+            const float *want = t == 0 ? one[b]->O : one[b]->gradient[t - 1];
+            const int64_t count = one[b]->sizes[t == 0 ? IN_Q : t - 1];
+            for (int64_t e = 0; e < count; e++)
+                assert_near(tensor_get(all[t == 0 ? 3 : t + 4], b * count + e), want[e], 1e-4,
+                            "a batch", s.name, e);
+        }
+    for (int b = 0; b < 2; b++)
+        world_free(one[b]);
+    world_free(both);
 }
 
 /* --- nothing but the options -------------------------------------------------------------------*/
@@ -224,16 +209,15 @@ static void assert_same_bits(const World *a, const World *b)
         assert_memory_equal(a->gradient[g], b->gradient[g], sizeof(float) * (size_t)a->sizes[g]);
 }
 
-/* dwq and dwk are sums over all tokens: their order must not be that of the threads. (v0 promises
- * nothing of the kind: OpenBLAS cuts its large products for as many threads as there are.) */
+/* dwq and dwk are sums over all tokens: their order must not be that of the threads. */
 TEST(test_threads_change_no_bit)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = window_state;
         World *one = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
         World *three = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
-        run_variant(one, 1, 1);
-        run_variant(three, 1, 3);
+        run_world(one, 1);
+        run_world(three, 3);
         assert_same_bits(one, three);
         world_free(three);
         world_free(one);
@@ -243,46 +227,36 @@ TEST(test_threads_change_no_bit)
 /* Options that ask for nothing, and no options: the same. A temperature beside a cap too. */
 TEST(test_neutral_options_change_no_bit)
 {
-    for (int capped = 0; capped < 2; capped++)
-        for (int v = 0; v < 2; v++) {
-            const Setting s = {"neutral", 4, 2, 8, 1, 9, 0,    capped ? 2.0f : 0,
-                               1,         0, 1, 0, 0, 1, {90}, {130}};
-            World *with[2];
-            for (int n = 0; n < 2; n++) {
-                with[n] = world_from(7, &s, ATTN_F32, 1);
-                AttnArgs args = world_args(with[n]);
-                with[n]->options.temperature = capped ? 5.0f : 1.0f;
-                args.options = n ? &with[n]->options : NULL;
-                run_args(with[n], v, &args);
-            }
-            assert_same_bits(with[0], with[1]);
-            world_free(with[0]);
-            world_free(with[1]);
+    for (int capped = 0; capped < 2; capped++) {
+        const Setting s = {"neutral", 4, 2, 8, 1, 9, 0,    capped ? 2.0f : 0,
+                           1,         0, 1, 0, 0, 1, {90}, {130}};
+        World *with[2];
+        for (int n = 0; n < 2; n++) {
+            with[n] = world_from(7, &s, ATTN_F32, 1);
+            AttnArgs args = world_args(with[n]);
+            with[n]->options.temperature = capped ? 5.0f : 1.0f;
+            args.options = n ? &with[n]->options : NULL;
+            run_args(with[n], &args);
         }
+        assert_same_bits(with[0], with[1]);
+        world_free(with[0]);
+        world_free(with[1]);
+    }
 }
 
 /* Bytes of workspace of one setting with N tokens, both passes. */
-static size_t peak_of(int v, int64_t N)
+static size_t peak_of(int64_t N)
 {
     const Setting s = {"memory", 2, 1, 8, 1, 20, 0, 0, 1, -0.1f, 1.1f, 0.1f, 4, 1, {N}, {N}};
     World *w = world_new(&s, ATTN_F32, 1);
-    run_variant(w, v, 1);
+    run_world(w, 1);
     world_free(w);
     return workspace_peak();
 }
 
 TEST(test_memory_is_proportional_to_n)
 {
-    assert_true(peak_of(1, 1200) < 2.05 * (double)peak_of(1, 600));
-    assert_true(peak_of(0, 1200) > 3.5 * (double)peak_of(0, 600)); /* v0: N^2 */
-}
-
-TEST(test_skip_reason)
-{
-    window_set_skip_reason("because");
-    assert_string_equal("because", window_skip_reason());
-    window_set_skip_reason("");
-    assert_string_equal("", window_skip_reason());
+    assert_true(peak_of(1200) < 2.05 * (double)peak_of(600));
 }
 
 /* --- position maps that cannot be parted -------------------------------------------------------*/
@@ -291,7 +265,7 @@ TEST(test_skip_reason)
 TEST(test_a_map_of_sequences_without_parting)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
-        for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
+        if (settings[n].sequences > 1) {
             const uint64_t state = smooth_state(&settings[n], 11);
             World *parted = world_from(state, &settings[n], ATTN_F32, 11);
             World *whole = world_from(state, &settings[n], ATTN_F32, 11);
@@ -299,8 +273,8 @@ TEST(test_a_map_of_sequences_without_parting)
             AttnArgs args = world_args(whole);
             assert_non_null(mask);
             args.mask = mask;
-            run_variant(parted, v, 1);
-            run_args(whole, v, &args);
+            run_world(parted, 1);
+            run_args(whole, &args);
             for (int64_t e = 0; e < whole->sizes[IN_Q]; e++)
                 assert_near(whole->O[e], parted->O[e], 1e-5, "O", whole->s.name, e);
             assert_gradients_near(whole, parted, 1e-4);
@@ -328,17 +302,15 @@ static void turn_keys(World *w, AttnArgs *args, int64_t turn)
 TEST(test_keys_of_a_rolling_cache)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
-        for (int v = 0; v < 2; v++) {
-            if (settings[n].sequences > 1 || settings[n].dropout > 0)
-                continue; /* dropout counts keys by where they are */
+        if (settings[n].sequences == 1 && settings[n].dropout == 0) { /* it counts keys by place */
             const uint64_t state = smooth_state(&settings[n], 21);
             World *straight = world_from(state, &settings[n], ATTN_F32, 21);
             World *turned = world_from(state, &settings[n], ATTN_F32, 21);
             AttnArgs args = world_args(turned);
             const int64_t row = turned->s.Hkv * turned->s.d, turn = turned->total_k / 3;
             turn_keys(turned, &args, turn);
-            run_variant(straight, v, 1);
-            run_args(turned, v, &args);
+            run_world(straight, 1);
+            run_args(turned, &args);
             for (int64_t e = 0; e < turned->sizes[IN_Q]; e++) {
                 assert_near(turned->O[e], straight->O[e], 1e-5, "O", turned->s.name, e);
                 assert_near(turned->gradient[0][e], straight->gradient[0][e], 1e-4, "dQ",
@@ -354,59 +326,41 @@ TEST(test_keys_of_a_rolling_cache)
         }
 }
 
-/* v1's traversal of the second segment starts from the state that the first one left. */
-TEST(test_steps_over_a_rolling_cache)
+static void assert_skipped(const Rung *rung, const AttnArgs *args, const char *reason)
 {
-    int compared = 0;
-    window_set_blocks(3, 2);
-    for (int n = 0; n < SETTINGS; n++) {
-        const Setting *s = &settings[n];
-        if (s->sequences > 1 || s->dropout > 0 || s->low != 0 || s->high != 1)
-            continue;
-        World *straight = world_from(31, s, ATTN_F32, 3), *turned = world_from(31, s, ATTN_F32, 3);
-        AttnArgs args = world_args(turned);
-        turn_keys(turned, &args, turned->total_k / 3);
-        run_variant(straight, 0, 1);
-        assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
-        world_collect(turned, &args);
-        for (int64_t e = 0; e < turned->sizes[IN_Q]; e++)
-            assert_near(turned->O[e], straight->O[e], 1e-5, "O", s->name, e);
-        for (int64_t e = 0; e < turned->total_q * s->H; e++)
-            assert_near(turned->lse[e], straight->lse[e], 1e-5, "lse", s->name, e);
-        compared++;
-        world_free(turned);
-        world_free(straight);
-    }
-    window_set_blocks(64, 64);
-    assert_true(compared >= 8);
+    const char *sentence = rung_skips(rung, ON_CPU, args);
+    assert_non_null(sentence);
+    assert_non_null(strstr(sentence, reason));
+    assert_int_equal(ATTN_SKIP, rung_call(rung, ON_CPU, args, 0));
 }
 
-static void assert_skipped(AttnFn variant, const AttnArgs *args, const char *reason)
+/* Whoever computed such a map as if it were one run would be wrong and not know it. */
+TEST(test_maps_that_rungs_skip)
 {
-    window_set_skip_reason("");
-    assert_int_equal(ATTN_SKIP, variant(args));
-    assert_non_null(strstr(window_skip_reason(), reason));
-}
-
-/* A block of the online module and a stream have consecutive positions; a stream has its keys in
- * one piece. Whoever computed such a map as if it were one would be wrong and not know it. */
-TEST(test_maps_that_steps_do_not_take)
-{
+    static const Rung *const rungs[] = {&rung_sliding_window_v0_offline_mask,
+                                        &rung_sliding_window_v1_online_block,
+                                        &rung_sliding_window_v3_streaming};
     const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
     World *w = world_new(&s, ATTN_F32, 1);
+    for (int n = 0; n < 3; n++) {
+        AttnArgs args = world_args(w);
+        assert_skipped(rungs[n], &args, "options");
+        args.options = NULL;
+        assert_int_equal(ATTN_OK, rung_call(rungs[n], ON_CPU, &args, 0));
+        w->segments_k[0].stride = 2;
+        assert_skipped(rungs[n], &args, "several segments");
+        w->segments_k[0].stride = 1, w->segments_q[0].stride = -1;
+        assert_skipped(rungs[n], &args, "several segments");
+        w->segments_q[0].stride = 1;
+    }
     AttnArgs args = world_args(w);
-    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
-    assert_int_equal(ATTN_OK, sliding_window_v3_streaming(&args));
-    w->segments_k[0].stride = 2;
-    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
-    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
-    w->segments_k[0].stride = 1, w->segments_q[0].stride = -1;
-    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
-    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
-    w->segments_q[0].stride = 1;
-    turn_keys(w, &args, 4);
-    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
-    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    args.options = NULL;
+    args.rule.right = 1;
+    assert_skipped(&rung_sliding_window_v3_streaming, &args, "key at their position");
+    args.rule.right = -1;
+    assert_skipped(&rung_sliding_window_v3_streaming, &args, "causal");
+    args.rule.right = 0, args.rule.left = -1;
+    assert_skipped(&rung_sliding_window_v3_streaming, &args, "finite");
     world_free(w);
 }
 
@@ -419,34 +373,32 @@ TEST(test_dropped_pairs)
     enum { N = 200 };
     const Setting s = {"weights",     2,        1, N, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 3,
                        {30, 64, 150}, {N, N, N}};
-    for (int v = 0; v < 2; v++) {
-        World *w = world_new(&s, ATTN_F32, 1);
-        const uint32_t threshold = attn_dropout_threshold(s.dropout);
-        int64_t kept = 0, pairs = 0;
-        memset(w->input[IN_Q], 0, sizeof(double) * (size_t)w->sizes[IN_Q]);
-        for (int64_t e = 0; e < w->sizes[IN_V]; e++)
-            w->input[IN_V][e] = e / N % N == e % N;
-        run_variant(w, v, 2);
-        for (int n = 0; n < s.sequences; n++)
-            for (int64_t i = 0; i < s.Nq[n]; i++)
-                for (int64_t h = 0; h < s.H; h++)
-                    for (int64_t j = 0; j < N; j++) {
-                        const int keeps = attn_keeps(&w->options, threshold, n, h, i, j);
-                        const float weight = w->O[((w->first_q[n] + i) * s.H + h) * N + j];
-                        if (keeps)
-                            assert_near(weight, 1.0 / N / 0.7, 1e-6, "a weight", s.name, j);
-                        else
-                            assert_true(weight == 0.0f);
-                        kept += keeps;
-                        pairs++;
-                    }
-        /* lse knows nothing of it */
-        for (int64_t e = 0; e < w->total_q * s.H; e++)
-            assert_near(w->lse[e], log(N), 1e-6, "lse", s.name, e);
-        /* binomial: five standard deviations */
-        assert_true(fabs((double)kept / (double)pairs - 0.7) < 5 * sqrt(0.21 / (double)pairs));
-        world_free(w);
-    }
+    World *w = world_new(&s, ATTN_F32, 1);
+    const uint32_t threshold = attn_dropout_threshold(s.dropout);
+    int64_t kept = 0, pairs = 0;
+    memset(w->input[IN_Q], 0, sizeof(double) * (size_t)w->sizes[IN_Q]);
+    for (int64_t e = 0; e < w->sizes[IN_V]; e++)
+        w->input[IN_V][e] = e / N % N == e % N;
+    run_world(w, 2);
+    for (int n = 0; n < s.sequences; n++)
+        for (int64_t i = 0; i < s.Nq[n]; i++)
+            for (int64_t h = 0; h < s.H; h++)
+                for (int64_t j = 0; j < N; j++) {
+                    const int keeps = attn_keeps(&w->options, threshold, n, h, i, j);
+                    const float weight = w->O[((w->first_q[n] + i) * s.H + h) * N + j];
+                    if (keeps)
+                        assert_near(weight, 1.0 / N / 0.7, 1e-6, "a weight", s.name, j);
+                    else
+                        assert_true(weight == 0.0f);
+                    kept += keeps;
+                    pairs++;
+                }
+    /* lse knows nothing of it */
+    for (int64_t e = 0; e < w->total_q * s.H; e++)
+        assert_near(w->lse[e], log(N), 1e-6, "lse", s.name, e);
+    /* binomial: five standard deviations */
+    assert_true(fabs((double)kept / (double)pairs - 0.7) < 5 * sqrt(0.21 / (double)pairs));
+    world_free(w);
 }
 
 /* weigh_row makes four words for four keys where attn_keeps makes them for one: the same answer, at

@@ -13,21 +13,21 @@
 
 /* --- orders ------------------------------------------------------------------------------------*/
 
-static void assert_order(WindowOrder order, const int64_t want[6])
+static void assert_order(VisitOrder order, const int64_t want[6])
 {
     int64_t visits[6];
-    window_set_order(order, 1);
-    window_order_blocks(2, 3, visits);
+    visits_set_order(order, 1);
+    visits_fill(2, 3, visits);
     for (int t = 0; t < 6; t++)
         assert_int_equal(want[t], visits[t]);
 }
 
 TEST(test_orders_by_hand)
 {
-    assert_order(WINDOW_ROWS, (int64_t[]){0, 1, 2, 3, 4, 5});
-    assert_order(WINDOW_COLUMNS, (int64_t[]){0, 3, 1, 4, 2, 5});
-    assert_order(WINDOW_DIAGONAL, (int64_t[]){0, 4, 1, 5, 2, 3});
-    window_set_order(WINDOW_ROWS, 1);
+    assert_order(VISIT_ROWS, (int64_t[]){0, 1, 2, 3, 4, 5});
+    assert_order(VISIT_COLUMNS, (int64_t[]){0, 3, 1, 4, 2, 5});
+    assert_order(VISIT_DIAGONAL, (int64_t[]){0, 4, 1, 5, 2, 3});
+    visits_set_order(VISIT_ROWS, 1);
 }
 
 /* Every block once, and another seed gives another order. */
@@ -37,8 +37,8 @@ TEST(test_an_order_is_a_permutation)
     int others = 0;
     for (int trial = 0; trial < 23; trial++) {
         int seen[35] = {0};
-        window_set_order(trial < 3 ? (WindowOrder)trial : WINDOW_RANDOM, (uint64_t)trial);
-        window_order_blocks(5, 7, visits);
+        visits_set_order(trial < 3 ? (VisitOrder)trial : VISIT_RANDOM, (uint64_t)trial);
+        visits_fill(5, 7, visits);
         for (int t = 0; t < 35; t++) {
             assert_in_range(visits[t], 0, 34);
             assert_int_equal(0, seen[visits[t]]++);
@@ -48,7 +48,7 @@ TEST(test_an_order_is_a_permutation)
         others += trial > 3 && memcmp(first, visits, sizeof first) != 0;
     }
     assert_int_equal(19, others);
-    window_set_order(WINDOW_ROWS, 1);
+    visits_set_order(VISIT_ROWS, 1);
 }
 
 TEST(test_any_order_is_one_pass)
@@ -59,7 +59,7 @@ TEST(test_any_order_is_one_pass)
         Run r = run_new(p, 8, 7 + n % 2);
         plain_attend(p, 0, 37, 0, 53);
         for (int order = 0; order < 53; order++) {
-            window_set_order(order < 3 ? (WindowOrder)order : WINDOW_RANDOM, (uint64_t)order);
+            visits_set_order(order < 3 ? (VisitOrder)order : VISIT_RANDOM, (uint64_t)order);
             clear_state(&r);
             traverse(&r);
             plain_check(p, &r.O.view, r.lse, r.Tc, "an order");
@@ -68,7 +68,7 @@ TEST(test_any_order_is_one_pass)
         run_free(&r);
         plain_free(p);
     }
-    window_set_order(WINDOW_ROWS, 1);
+    visits_set_order(VISIT_ROWS, 1);
 }
 
 /* --- options and shapes ------------------------------------------------------------------------*/
@@ -78,9 +78,9 @@ static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
     Run r = run_new(p, bq, bkv);
     plain_start(p);
     plain_attend(p, 0, p->sq, 0, p->skv);
-    window_set_order(WINDOW_RANDOM, (uint64_t)(bq * bkv));
+    visits_set_order(VISIT_RANDOM, (uint64_t)(bq * bkv));
     traverse(&r);
-    window_set_order(WINDOW_ROWS, 1);
+    visits_set_order(VISIT_ROWS, 1);
     plain_check(p, &r.O.view, r.lse, r.Tc, label);
     run_free(&r);
 }

@@ -23,9 +23,9 @@ TEST(test_from_any_state)
         Run r = run_new(p, 16, 8);
         random_state(&r);
         plain_attend(p, 0, 45, 0, 30);
-        window_set_order(WINDOW_RANDOM, (uint64_t)n);
+        visits_set_order(VISIT_RANDOM, (uint64_t)n);
         traverse(&r);
-        window_set_order(WINDOW_ROWS, 1);
+        visits_set_order(VISIT_ROWS, 1);
         plain_check(p, &r.O.view, r.lse, r.Tc + 1, "a partial state");
         run_free(&r);
         plain_free(p);

@@ -15,8 +15,9 @@
 #include <math.h>
 
 #include "attention/window/sliding_window_module.h"
+#include "attention/window/window_library.h"
+#include "harness/visits.h"
 #include "oracle_case.h"
-#include "sliding_window.h"
 
 typedef struct Plain {
     WindowConfig c;

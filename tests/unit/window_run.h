@@ -92,7 +92,7 @@ static inline void step(Run *r, int64_t i, int64_t j)
 static inline void traverse(Run *r)
 {
     int64_t *visits = plain_zeros(r->Tr * r->Tc, sizeof *visits);
-    window_order_blocks(r->Tr, r->Tc, visits);
+    visits_fill(r->Tr, r->Tc, visits);
     for (int64_t t = 0; t < r->Tr * r->Tc; t++)
         step(r, visits[t] / r->Tc, visits[t] % r->Tc);
     free(visits);

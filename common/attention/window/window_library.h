@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * window_library.h: what surrounds a variant of stage 05: normalisation and temperature.
+ * window_library.h: whole calls of stage 05 with every option, and what surrounds a kernel that
+ * knows only some of them.
  *
  * Interface:
- * - window_plain_run, window_plain_backward (host): normalisation and temperature around a variant
+ * - sliding_window_library_cpu, sliding_window_library_cuda, ..._backward: whole calls.
+ *   WindowPass, window_library_pass: what they move, for the byte model.
+ * - WindowTiles, window_count_tiles: what the walk over tiles of a kernel visits.
+ * - window_plain_run, window_plain_backward (host): normalisation and temperature around a kernel
  *   that knows neither.
  * - window_normalise, window_normalise_backward: the normalisation itself.
  * - window_weigh_tiles: O. window_weigh_tiles_backward: gradients, added to sums.
@@ -12,12 +16,25 @@
 #define WINDOW_LIBRARY_H
 
 #include "attn.h"
+#include "harness/models/model.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-struct FlashSums; /* library/backward_library.h */
+struct FlashSums; /* attention/backward/backward_library.h */
+
+AttnStatus sliding_window_library_cpu(const AttnArgs *args);
+AttnStatus sliding_window_library_cpu_backward(const AttnArgs *args);
+AttnStatus sliding_window_library_cuda(const AttnArgs *args);
+AttnStatus sliding_window_library_cuda_backward(const AttnArgs *args);
+
+/* One pass: its tiles, and what goes between slow and fast memory. */
+typedef struct WindowPass {
+    FlashTiles tiles;
+    ModelTraffic traffic;
+} WindowPass;
+WindowPass window_library_pass(const AttnArgs *args, int on_cuda, int backward);
 
 /* Xn = round(w * X / sqrt(mean over the group of X^2 + eps)) to X's dtype, statistics in float32;
  * X [B][N][heads][d], w [heads*d]. Xn->data is memory of the caller; Xn becomes a contiguous BSHD
@@ -35,6 +52,16 @@ AttnStatus window_plain_run(const AttnArgs *args, AttnFn run);
 /* The same for a backward pass that adds to float32 sums (zeroed here), from delta on. */
 typedef AttnStatus (*WindowSumsFn)(const AttnArgs *plain, struct FlashSums sums);
 AttnStatus window_plain_backward(const AttnArgs *args, WindowSumsFn add_gradients);
+
+/* Tiles of Br x Bc of all heads and batches: never looked at, asked pair by pair, seen in full. */
+typedef struct WindowTiles {
+    int64_t Br, Bc;
+    int64_t skipped, masked, clean;
+} WindowTiles;
+
+/* Counted in the walk that the CPU library uses: several sequences have tiles of their own, and a
+ * full mask makes clean tiles masked ones. */
+WindowTiles window_count_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
 
 /* --- passes over visible tiles for clipping and dropout, on the CPU ----------------------------*/
 

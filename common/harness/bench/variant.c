@@ -23,6 +23,7 @@ void variant_of_rung(Variant *v)
     v->dtypes = v->device == ON_CPU ? DTYPES_ALL : rung->dtypes;
     v->traits = rung->flags & FULL ? VARIANT_FULL : VARIANT_PLAIN;
     v->traits |= rung->flags & (SM80 | SM90A | TENSOR_CORES) ? VARIANT_TENSOR_CORES : 0;
+    v->traits |= rung->flags & STEPS ? VARIANT_ONLINE_STEPS : 0;
 }
 
 int variant_has(const Variant *v, int backward)

@@ -77,7 +77,7 @@ static void simd_cap(float *S, float *slope, float factor, int64_t cols)
         }
 }
 
-static float largest_lane(Vector v)
+static float largest_of_lanes(Vector v)
 {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
@@ -99,7 +99,7 @@ static void simd_update(float *S, int64_t cols, float *m, float *l, float *alpha
             a = larger(a, load(S_r + c));
             b = larger(b, load(S_r + c + LANES));
         }
-        shift[r] = largest_lane(larger(a, b));
+        shift[r] = largest_of_lanes(larger(a, b));
     }
     /* The rows' states, as vectors over rows: no scalar exp. */
     for (int r = 0; r < STRIP; r++) {

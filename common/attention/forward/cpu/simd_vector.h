@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
  * simd_vector.h: the tile that fits the registers, and functions of a vector; for the files that
- * are compiled once for each instruction set (units/vector.h).
+ * are compiled once for each instruction set (exp/vector.h).
  *
  * Interface:
  * - STRIP, PANEL: rows and columns of a register tile.
- * - exp2_negative, tanh_of; multiply: a register tile gains a product.
+ * - tanh_of; multiply: a register tile gains a product. (exp2_negative: units/exp2_vector.h.)
  */
 #ifndef FLASH_SIMD_VECTOR_H
 #define FLASH_SIMD_VECTOR_H
 
 #include "simd.h"
-#include "units/vector.h"
+#include "units/exp2_vector.h"
 
 #if LANES == 16
 #define STRIP 14
@@ -19,25 +19,6 @@
 #define STRIP 6
 #endif
 #define PANEL (2 * LANES)
-
-/* 2^x for x <= 0, NaN for NaN: exp2_f32 of units/exp2.h without what negative numbers do not need.
- * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
- * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
- * number 0, for k = -127. */
-static inline Vector exp2_negative(Vector x)
-{
-    const float rounder = 0x1.8p23f + 127.0f;
-    Vector z, r, q;
-    x = larger((Vector){0} - 127.0f, x);
-    z = x + rounder;
-    r = x - (z - rounder); /* exact, |r| <= 1/2 */
-    q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
-    q = q * r + 0x1.3b21c6p-7f;
-    q = q * r + 0x1.c6ada6p-5f;
-    q = q * r + 0x1.ebfbe6p-3f;
-    q = q * r + 0x1.62e432p-1f;
-    return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
-}
 
 /* tanh x of any x, within 2 units in the last place. Far from 0 it is 1 - 2 e / (1 + e) with
  * e = e^(-2 |x|); near 0 that would be a small difference of large numbers, so there the odd series

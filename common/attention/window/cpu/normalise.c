@@ -26,7 +26,6 @@
 
 #include "alloc.h"
 #include "attention/window/window_library.h"
-#include "sliding_window.h"
 #include "tensor.h"
 
 #define TOKENS 64 /* of a block */

@@ -16,16 +16,16 @@
  * Sequences of THD are segments of the position maps, each aligned by itself: its last query looks
  * at its last key. Gradients go the same way back.
  *
- * v2_window_tiles and v4_window_backward do the work, with every option.
+ * sliding_window_library_cpu and its backward pass do the work, with every option.
  *
  * Interface: sliding_window_offline, sliding_window_offline_backward, sliding_window_status_text
  * (sliding_window_module.h).
  */
 #include "alloc.h"
+#include "attention/window/cpu/offline_internal.h"
+#include "attention/window/cpu/online_internal.h"
+#include "attention/window/window_library.h"
 #include "attn_pairs.h"
-#include "offline_internal.h"
-#include "online_internal.h"
-#include "sliding_window.h"
 #include "tensor.h"
 
 const char *sliding_window_status_text(WindowStatus status)
@@ -154,8 +154,8 @@ static WindowStatus run(const WindowConfig *c, const WindowCall *call, int backw
             args.lse = lse = workspace_alloc((size_t)(args.shape.B * args.shape.H * args.shape.Nq) *
                                              sizeof *lse);
         if (args.lse)
-            status = backward ? sliding_window_v4_window_backward(&args)
-                              : sliding_window_v2_window_tiles(&args);
+            status = backward ? sliding_window_library_cpu_backward(&args)
+                              : sliding_window_library_cpu(&args);
     }
     workspace_free(lse);
     workspace_free(segments);

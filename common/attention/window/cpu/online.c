@@ -32,11 +32,10 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attention/forward/flash_library.h"
+#include "attention/window/cpu/online_internal.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_pairs.h"
-#include "online_internal.h"
-#include "sliding_window.h"
 #include "tensor.h"
 
 struct SlidingWindowOnline {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * plain.c: what surrounds a variant. Two of the options never reach the kernels.
+ * plain.c: what surrounds a kernel. Two of the options never reach the kernels.
  *
  * The temperature divides every score, and so does a smaller scale: scale / temperature says it
  * all. (With a cap it is left out by contract: the cap wins.)
@@ -14,29 +14,13 @@
  *     forward   Q, K -- normalise --> Qn, Kn -- attention --> O, lse
  *     backward  dQ, dK, dwq, dwk <-- normalise backward -- dQn, dKn <-- attention backward
  *
- * Interface: window_plain_run, window_plain_backward, window_set_skip_reason, window_skip_reason
- * (sliding_window.h).
+ * Interface: window_plain_run, window_plain_backward (window_library.h).
  */
-#include <stdio.h>
-
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
 #include "attention/window/window_library.h"
 #include "attn_options.h"
-#include "sliding_window.h"
 #include "tensor.h"
-
-static char skip_reason[160] = "";
-
-void window_set_skip_reason(const char *sentence)
-{
-    snprintf(skip_reason, sizeof skip_reason, "%s", sentence);
-}
-
-const char *window_skip_reason(void)
-{
-    return skip_reason;
-}
 
 /* The arguments of the plain problem, which point into this struct: never copy it. */
 typedef struct Plain {

@@ -28,7 +28,7 @@
 #ifndef WINDOW_SEQUENCES_H
 #define WINDOW_SEQUENCES_H
 
-#include "sliding_window.h"
+#include "attention/window/window_library.h"
 
 /* A struct of this type points into itself: never copy it. */
 typedef struct WindowPart {

@@ -24,11 +24,10 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attention/window/cpu/online_internal.h"
+#include "attention/window/cpu/stream_row.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
-#include "online_internal.h"
-#include "sliding_window.h"
-#include "stream_row.h"
 #include "tensor.h"
 #include "units/vector.h"
 

@@ -26,7 +26,6 @@
 #define WINDOW_WEIGHTS_H
 
 #include "attention/window/window_library.h"
-#include "sliding_window.h"
 
 typedef struct WeightRule {
     int clips, drops;

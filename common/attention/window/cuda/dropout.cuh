@@ -19,7 +19,6 @@
 #include "attn_options.h"
 #include "harness/device/cuda_check.h"
 #include "harness/io/philox.h"
-#include "sliding_window.h"
 
 /* Index of a token within its sequence, and the sequence. */
 struct Token {

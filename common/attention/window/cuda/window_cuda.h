@@ -11,14 +11,13 @@
  * - window_contiguous: a tensor's shape without gaps.
  * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
  *   window_mma_add_cuda: on tensor cores, weights that are P.
- * - window_start_cuda, window_step_cuda: nothing seen yet; a block of queries meets one of keys.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  * - window_clear_empty_cuda: rows of a float32 tensor where lse is -inf become zeros.
  */
 #ifndef WINDOW_CUDA_H
 #define WINDOW_CUDA_H
 
-#include "sliding_window.h"
+#include "attention/window/window_library.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,12 +55,6 @@ AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *
 AttnStatus window_tiles_run_cuda(const AttnArgs *plain);
 AttnStatus window_tiles_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
 AttnStatus window_mma_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
-
-/* O = 0 and lse = -inf. ATTN_SKIP: steps need more channels or shared memory than there are. */
-AttnStatus window_start_cuda(const AttnArgs *plain);
-/* Attention of queries q over keys k, runs of consecutive positions in one sequence, is merged into
- * O and lse. Nothing is launched where the window hides all of it. */
-AttnStatus window_step_cuda(const AttnArgs *plain, AttnSegment q, AttnSegment k);
 
 #ifdef __cplusplus
 }

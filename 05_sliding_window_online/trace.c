@@ -12,7 +12,7 @@
  *
  * Interface:
  * - sliding_window_trace (sliding_window.h): head 0 of batch 0, one sequence, in float32.
- * - sliding_window_trace_steps (window_steps.h): the same, a block a page.
+ * - sliding_window_trace_steps: the same, a block a page.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,9 +20,10 @@
 
 #include "attention/rows.h"
 #include "attention/window/cpu/online_internal.h"
+#include "attention/window/window_library.h"
 #include "attn_pairs.h"
+#include "harness/visits.h"
 #include "sliding_window.h"
-#include "window_steps.h"
 
 #define MOMENTS  4 /* at which lse is shown */
 #define CHANNELS 4 /* of O */
@@ -43,9 +44,9 @@ typedef struct Trace {
     int64_t *visits, *turn;     /* [Tr*Tc] in order; of block (i, j), 0 = skipped */
     float *O, *lse;             /* [Nq][d], [Nq]: the state */
     float *O_block, *lse_block; /* the same, for a step from an empty state */
-    float *O_offline;           /* [Nq][d] of v0_offline_mask; its lse is lse_block in the end */
-    float *moments;             /* [Tr][MOMENTS] */
-    Merge *merges;              /* [Tc] */
+    float *O_offline; /* [Nq][d] of the library at once; its lse is lse_block in the end */
+    float *moments;   /* [Tr][MOMENTS] */
+    Merge *merges;    /* [Tc] */
     int64_t merge_count;
 } Trace;
 
@@ -73,8 +74,8 @@ static void *zeros(int64_t count, size_t element)
 static int make_trace(Trace *t, const AttnArgs *args)
 {
     const int64_t Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;
-    t->bq = window_block_q() < Nq ? window_block_q() : Nq;
-    t->bkv = window_block_kv() < Nk ? window_block_kv() : Nk;
+    t->bq = visits_block_q() < Nq ? visits_block_q() : Nq;
+    t->bkv = visits_block_kv() < Nk ? visits_block_kv() : Nk;
     t->Tr = (Nq + t->bq - 1) / t->bq;
     t->Tc = (Nk + t->bkv - 1) / t->bkv;
     t->args = *args;
@@ -122,7 +123,7 @@ static AttnTile class_of(const Trace *t, int64_t i, int64_t j)
 
 static void number_blocks(Trace *t)
 {
-    window_order_blocks(t->Tr, t->Tc, t->visits);
+    visits_fill(t->Tr, t->Tc, t->visits);
     for (int64_t v = 0; v < t->Tr * t->Tc; v++)
         if (class_of(t, t->visits[v] / t->Tc, t->visits[v] % t->Tc) != ATTN_TILE_SKIP)
             t->turn[t->visits[v]] = ++t->turns;
@@ -296,7 +297,7 @@ static AttnStatus compare(Trace *t)
     AttnStatus status;
     t->args.O = (Tensor){t->O_offline, ATTN_F32, {1, Nq, 1, d}, {Nq * d, d, d, 1}};
     t->args.lse = t->lse_block;
-    status = sliding_window_v0_offline_mask(&t->args);
+    status = sliding_window_library_cpu(&t->args);
     if (status != ATTN_OK)
         return status;
     print_merges(t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * order.c: blocks of the online variants, and the order in which they are visited.
+ * visits.c: blocks of the online rungs, and the order in which they are visited.
  *
  *     rows        queries outside, keys inside: the order of FlashAttention-2
  *     columns     keys outside: the order of FlashAttention-1, each key block is read once
@@ -10,34 +10,34 @@
  *
  * The result is the same in all of them, up to rounding: that is what stage 05 is about.
  *
- * Interface: window_set_blocks, window_set_order, window_block_q, window_block_kv,
- * window_order_blocks (sliding_window.h).
+ * Interface: visits.h.
  */
+#include "harness/visits.h"
+
 #include "harness/io/fill.h"
-#include "sliding_window.h"
 
 static int64_t block_q = 64, block_kv = 64;
-static WindowOrder order = WINDOW_ROWS;
+static VisitOrder order = VISIT_ROWS;
 static uint64_t order_seed = 1;
 
-void window_set_blocks(int64_t q, int64_t kv)
+void visits_set_blocks(int64_t q, int64_t kv)
 {
     block_q = q;
     block_kv = kv;
 }
 
-void window_set_order(WindowOrder new_order, uint64_t seed)
+void visits_set_order(VisitOrder new_order, uint64_t seed)
 {
     order = new_order;
     order_seed = seed;
 }
 
-int64_t window_block_q(void)
+int64_t visits_block_q(void)
 {
     return block_q;
 }
 
-int64_t window_block_kv(void)
+int64_t visits_block_kv(void)
 {
     return block_kv;
 }
@@ -54,19 +54,19 @@ static void shuffle(int64_t *visits, int64_t count)
     }
 }
 
-void window_order_blocks(int64_t Tr, int64_t Tc, int64_t *visits)
+void visits_fill(int64_t Tr, int64_t Tc, int64_t *visits)
 {
     for (int64_t t = 0; t < Tr * Tc; t++)
         switch (order) {
-        case WINDOW_COLUMNS:
+        case VISIT_COLUMNS:
             visits[t] = t % Tr * Tc + t / Tr;
             break;
-        case WINDOW_DIAGONAL:
+        case VISIT_DIAGONAL:
             visits[t] = t % Tr * Tc + (t % Tr + t / Tr) % Tc;
             break;
         default:
             visits[t] = t;
         }
-    if (order == WINDOW_RANDOM)
+    if (order == VISIT_RANDOM)
         shuffle(visits, Tr * Tc);
 }
