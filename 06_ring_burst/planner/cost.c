@@ -129,7 +129,7 @@ static int remote(const RingAction *a, int rank)
 /* Every message is an event at both ends, as soon as both are ready. Reads the player's result,
  * line by line, and says it in the words of a run: seconds become milliseconds, a message becomes
  * two events. */
-static void tell_schedule(RingReport *report, const RingSchedule *s, double start_ms)
+static void report_schedule(RingReport *report, const RingSchedule *s, double start_ms)
 {
     for (int r = 0; r < s->ranks; r++)
         for (int64_t n = 0; n < s->count[r]; n++) {
@@ -178,7 +178,7 @@ int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRat
             ring_prediction_free(prediction);
             return -1;
         }
-        tell_schedule(report, &s, start_ms);
+        report_schedule(report, &s, start_ms);
         start_ms += prediction->ms[p];
         prediction->hidden[p] = ring_hidden_mean(report, (RingPass)pass);
         ring_schedule_free(&s);

@@ -35,7 +35,7 @@
  * - ring_model_case: a plan as the formulas of models/ want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
- *   ring_alone_ms: the kernel that efficiency.c measures.
+ *   ring_alone_ms: the kernel that results.c measures.
  * - ring_choose, RING_WHY: --method auto.
  * - ring_bytes_agree, ring_memory_agrees: what ranks tell against the formulas.
  * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
@@ -193,7 +193,7 @@ typedef struct RingLine {
  * played (map.c), or no memory. */
 int ring_map_line(RingLine *line, const RingMapCase *c, const RingRates *rates, RingPass pass);
 double ring_line_ms(const RingLine *line, int64_t ranks);
-/* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state.
+/* The kernel alone, what results.c measures: n own queries and keys, no mask, no state.
  * Negative: no memory. Of the case only n, H, Hkv, d and dtype count. */
 double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
 

@@ -9,8 +9,7 @@
  *   of a user's shared object.
  * - RingRun, ring_run, ring_run_free (results.c): the run, and a RunResult as other stages have it.
  * - ring_setup_of: the choices of a case for one method.
- * - ring_baseline_calls, ring_measure_efficiency, ring_show_efficiency (efficiency.c): benchmarks
- *   on GPUs against the own kernel without company.
+ * - ring_show_efficiency: benchmarks on GPUs against the own kernel without company.
  * - ring_show_choice: --method auto. ring_show_screen: --trace.
  * - ring_show_events, ring_show_probe: --trace-json, and whether its file can be written at all.
  */
@@ -40,10 +39,8 @@ void ring_show_serve(int argc, char **argv); /* returns where this is no such pr
 
 RingSetup ring_setup_of(const CliCase *c, RingMethod method);
 
-/* Of the local baseline, after each round; 0: it is not asked for. */
-int ring_baseline_calls(const RingRun *run, const CliCase *c);
-void ring_measure_efficiency(RingRun *run);    /* into run->told */
-void ring_show_efficiency(const RingRun *run); /* one line, if there is something to show */
+/* Against the own kernel without company: one line, if there is something to show. */
+void ring_show_efficiency(const RingRun *run);
 
 /* Names the method (and the layout, if the user did not) in the case and prints why, unless quiet.
  * EXIT_OK or EXIT_USAGE: nothing can compute this. */

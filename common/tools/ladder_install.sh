@@ -4,7 +4,7 @@
 # needed; everything else is optional.
 #
 # Interface:
-# - install demo|test: exits with 2 only when a needed tool is still missing afterwards.
+# - install demo|simt|test: exits with 2 only when a needed tool is still missing afterwards.
 # - optional_parts: which optional parts are here, as one word each.
 
 has_package() {
@@ -51,7 +51,8 @@ optional_parts() {
     return 0
 }
 
-# Names of the Debian packages that are missing for the demo ($1 = demo) or the tests (test).
+# Names of the Debian packages that are missing for the demo ($1 = demo), simt or
+# the tests (test).
 missing_packages() {
     have cc || echo gcc libc6-dev
     have meson || echo meson
@@ -65,9 +66,13 @@ missing_packages() {
     if [ -f 06_ring_burst/meson.build ]; then
         have mpicc && have mpirun || echo openmpi-bin libopenmpi-dev
     fi
+    if [ "$1" != demo ]; then
+        have clang++ || echo clang
+        have llvm-symbolizer || echo llvm
+        [ -e /usr/include/boost/context/detail/fcontext.hpp ] || echo libboost-context-dev
+    fi
     [ "$1" = test ] || return 0
     has_package cmocka || echo libcmocka-dev
-    have clang || echo clang
     clang_format >/dev/null || echo clang-format-14
     has_clang_openmp || echo libomp-dev
     if ! has_fuzzer; then

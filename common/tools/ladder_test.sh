@@ -186,9 +186,23 @@ end_test() {
     python3 common/tools/testsum.py $records
 }
 
+# CUDA rungs on this CPU: right, without a finding; and planted mistakes are found.
+test_simt() {
+    if has_simt; then
+        test_in build/simt "CUDA on a CPU (simt)" "$simt_options" "$(simt_targets)" --suite simt
+    else
+        record "simt" SKIP "clang, llvm-symbolizer or Boost.Context is not here"
+    fi
+}
+
+simt_targets() {
+    printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03
+}
+
 ladder_test() {
     start_test
     test_build
+    test_simt
     test_sanitizers
     test_fuzz
     test_cross

@@ -304,7 +304,7 @@ def show_solution(step):
                   ("| " + right[row] if row < len(right) else "|"))
     else:
         print("\n".join(["yours:", *left, "", "the suite's:", *right]))
-    print(f"\nin whole: {shown(step.solution_path())}\n")
+    print("" if step.kind == "hole" else f"\nin whole: {shown(step.solution_path())}\n")
 
 
 def solution(step, give_up):

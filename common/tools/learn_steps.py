@@ -37,8 +37,8 @@ FLAGS = ["-std=gnu11", "-Og", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
          "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
          "-Wno-unknown-pragmas"]
 ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-DLEARN_ASAN"]
-HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)^ */\* END OF YOUR CODE \*/\n",
-                  re.S | re.M)
+HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)"
+                  r"^( */\* END OF YOUR CODE \*/\n)", re.S | re.M)
 SIGNALS = {"SIGSEGV": "it used memory that is not its own",
            "SIGFPE": "it divided a whole number by 0", "SIGABRT": "it called abort()",
            "SIGXFSZ": "it printed more than 16 MiB"}
@@ -88,6 +88,9 @@ class Step:
         if "source" in self.header:
             with_bug = (ROOT / self.header["source"]).read_text(encoding="utf-8")
             return self.without_head(apply_patch(with_bug, ROOT / self.header["patch"]))
+        if "bug" in self.header:
+            blocks = (self.folder / "bug").read_text(encoding="utf-8")
+            return exchange_blocks(self.solution(), blocks, f"{self.name}/bug")
         for name in ("stub.c", "stub.txt"):
             if (self.folder / name).is_file():
                 return (self.folder / name).read_text(encoding="utf-8")
@@ -96,7 +99,7 @@ class Step:
     def solution_path(self):
         if "source" in self.header:
             return ROOT / self.header["source"]
-        suffix = pathlib.Path(self.answer_name).suffix
+        suffix = ".hole" if self.kind == "hole" else pathlib.Path(self.answer_name).suffix
         return LEARN / "solutions" / (self.name + suffix)
 
     def without_head(self, text):
@@ -107,6 +110,9 @@ class Step:
 
     def solution(self):
         text = self.solution_path().read_text(encoding="utf-8")
+        if self.kind == "hole":  # what stands in it; the rest is the stub
+            return HOLE.sub(lambda hole: hole[0].replace(hole[2] + hole[3], text + hole[3]),
+                            self.stub())
         return self.without_head(text) if "source" in self.header else text
 
     def trace(self):
@@ -123,13 +129,17 @@ class Step:
         text = (LEARN / "wrong" / self.name).read_text(encoding="utf-8")
         found = []
         for code, block in re.findall(r"^\[([\w-]+)\]\n((?:[-+ ].*\n|[-+]\n)+)", text, re.M):
-            wrong = self.solution()
-            for place in re.findall(r"(?:-.*\n)+(?:[+ ].*\n|\+\n)*", block):
-                old = [line[2:].strip() for line in tool.lines_of(place) if line[0] == "-"]
-                new = [line[2:] for line in tool.lines_of(place) if line[0] == "+"]
-                wrong = exchange(wrong, old, new, f"{self.name} [{code}]")
-            found.append((code, wrong))
+            found.append((code, exchange_blocks(self.solution(), block, f"{self.name} [{code}]")))
         return found
+
+
+def exchange_blocks(text, blocks, where):
+    """Each block: `-` lines, which stand in the text once, and the `+` lines in their place."""
+    for place in re.findall(r"(?:-.*\n)+(?:[+ ].*\n|\+\n)*", blocks):
+        old = [line[2:].strip() for line in tool.lines_of(place) if line[0] == "-"]
+        new = [line[2:] for line in tool.lines_of(place) if line[0] == "+"]
+        text = exchange(text, old, new, where)
+    return text
 
 
 def exchange(text, old, new, where):

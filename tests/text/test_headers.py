@@ -87,7 +87,8 @@ def main():
     tap = Tap()
     build = pathlib.Path(sys.argv[1])
     cuda = sys.argv[2] if len(sys.argv) > 2 else ""
-    headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0", COURSE))]
+    headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0", COURSE)) and
+               not n.startswith("common/simt/")]  # C++, and instead of CUDA's own
     folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers if n[0] != "d"} |
                      {str(build / "common"), str(tree.ROOT / "common/attention"),
                       str(tree.ROOT / COURSE)})

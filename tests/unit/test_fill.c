@@ -12,7 +12,7 @@
 #include "harness/io/fill.h"
 #include "tensor.h"
 
-/* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */
+/* Made once with Python's integers, from the comments of fill.h: not by the code that is tested. */
 TEST(known_answers)
 {
     static const struct {

@@ -549,6 +549,9 @@ static int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
     if (status != 0)
         return status;
     c->needs_cuda = needs_cuda(c, cli->stage);
+    if (c->bench && c->needs_cuda && device_is_model())
+        return cli_refuse("--bench: found on simt, a model on a CPU, accepted is a GPU or "
+                          "--device cpu: a model has no times");
     c->own_variants = (!c->variant_so && !c->judge_dir) || GIVEN(given, FLAG_VARIANT) ||
                       strcmp(c->variant, "all") != 0;
     if (c->variant_so && finish_sandbox(cli) != 0)

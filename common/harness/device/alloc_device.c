@@ -45,7 +45,11 @@ static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static cudaError_t fill_block(const DeviceBlock *block)
 {
+#ifdef HAVE_SIMT /* which sees a read of it */
+    const cudaError_t error = simtPoison(block->base_dev, block->bytes + 2 * FENCE_DEV);
+#else
     const cudaError_t error = cudaMemset(block->base_dev, 0xFF, block->bytes + 2 * FENCE_DEV);
+#endif
     return error == cudaSuccess ? cudaDeviceSynchronize() : error;
 }
 

@@ -22,6 +22,15 @@ int device_built(void)
 #endif
 }
 
+int device_is_model(void)
+{
+#ifdef HAVE_SIMT
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 #ifdef HAVE_CUDA
 #include <cuda_runtime_api.h>
 
@@ -110,6 +119,10 @@ int device_download(void *to, const void *from_dev, size_t bytes)
 
 int device_fill_bytes(void *p_dev, int byte, size_t bytes)
 {
+#ifdef HAVE_SIMT
+    if (byte == 0xFF) /* nobody may read it before it is written */
+        return tell(simtPoison(p_dev, bytes), "fill");
+#endif
     return tell(cudaMemset(p_dev, byte, bytes), "fill");
 }
 

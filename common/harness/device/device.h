@@ -18,7 +18,8 @@
 extern "C" {
 #endif
 
-int device_built(void); /* 1: this build has CUDA */
+int device_built(void);    /* 1: this build has CUDA */
+int device_is_model(void); /* 1: of simt, whose times mean nothing */
 int device_count(void);
 const char *device_name(void); /* of device 0, "" when none */
 /* Current limits of its clocks, 0 when unknown. */

@@ -250,7 +250,7 @@ static void put_head(FILE *f, const Report *r, const char *variant, AttnDevice d
     put_string(f, "variant", variant);
     put_string(f, "sha256", variant_sha256(stage->folder, variant, on));
     put_string(f, "sources_sha256", variant_sources_sha256(stage->folder, variant, on));
-    put_string(f, "device", on);
+    put_string(f, "device", device == ON_CUDA && device_is_model() ? "simt" : on);
 }
 
 /* What only stage 05 knows. */

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * clocks.cpp: what has happened before what.
+ *
+ * A thread's moments are numbered: f->clock is the present one. Its knowledge is shared with those
+ * who came from the same barrier (f->base, never changed, only replaced). An access by thread t at
+ * moment c has happened before whatever f does now if f's clock says at[t] >= c.
+ *
+ * Other blocks are known only through memory: __threadfence makes what this thread knows ready to
+ * be published; an atomic (or a volatile or relaxed store) after it, of the same thread or behind a
+ * barrier, publishes that at its address; an atomic (or a volatile or acquiring load) at the same
+ * address learns it. A store that comes after the fence is not covered by it.
+ */
+#include "machine.h"
+
+#include <algorithm>
+
+namespace simt
+{
+static std::unordered_map<uintptr_t, std::shared_ptr<const Known>> published; /* by address */
+
+Clock new_clock(void)
+{
+    Clock c = {};
+    c.at.assign((size_t)launch_now.threads + 1, 0);
+    c.async = c.fenced = c.at;
+    return c;
+}
+
+static void raise(std::vector<u32> &a, const std::vector<u32> &b)
+{
+    for (size_t t = 0; t < a.size(); t++)
+        a[t] = std::max(a[t], b[t]);
+}
+
+static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known> &a,
+                                               const std::shared_ptr<const Known> &b)
+{
+    if (!b || a == b)
+        return a;
+    if (!a)
+        return b;
+    auto sum = std::make_shared<Known>(*a);
+    for (const auto &block : *b) {
+        ClockRef &mine = (*sum)[block.first];
+        if (!mine) {
+            mine = block.second;
+        } else if (mine != block.second) {
+            Clock both = *mine;
+            raise(both.at, block.second->at);
+            mine = std::make_shared<const Clock>(both);
+        }
+    }
+    return sum;
+}
+
+void join(Clock &into, const Clock &from)
+{
+    raise(into.at, from.at);
+    raise(into.async, from.async);
+    if (from.has_fenced)
+        raise(into.fenced, from.fenced);
+    into.has_fenced = into.has_fenced || from.has_fenced;
+    into.known = join_known(into.known, from.known);
+}
+
+void join_thread(Clock &into, Fiber *f)
+{
+    join(into, *f->base);
+    into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
+    f->clock++;
+}
+
+void learn(Fiber *f, const ClockRef &what)
+{
+    if (!what || what == f->base)
+        return;
+    Clock sum = *f->base;
+    join(sum, *what);
+    f->base = std::make_shared<const Clock>(std::move(sum));
+}
+
+/* What a block's threads know, as knowledge for another block. */
+static void tell_others(Known &known, u32 block, const Clock &c)
+{
+    Clock alone = c;
+    alone.known = nullptr;
+    known[block] = std::make_shared<const Clock>(std::move(alone));
+}
+
+void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go)
+{
+    if (!flags.check || come.empty())
+        return;
+    std::map<Block *, Clock> sums;
+    std::map<Block *, ClockRef> last;
+    for (Fiber *f : come) {
+        auto at = sums.find(f->block);
+        if (at == sums.end())
+            at = sums.emplace(f->block, new_clock()).first;
+        ClockRef &before = last[f->block];
+        if (f->base != before) { /* most share theirs */
+            join(at->second, *f->base);
+            before = f->base;
+        }
+        at->second.at[slot_of(f->tid)] = std::max(at->second.at[slot_of(f->tid)], f->clock);
+    }
+    if (sums.size() > 1) {
+        auto all = std::make_shared<Known>();
+        for (auto &s : sums)
+            tell_others(*all, s.first->number, s.second);
+        for (auto &s : sums)
+            s.second.known = join_known(s.second.known, all);
+    }
+    std::map<Block *, ClockRef> result;
+    for (auto &s : sums)
+        result[s.first] = std::make_shared<const Clock>(std::move(s.second));
+    for (Fiber *f : come)
+        f->clock++;
+    for (Fiber *f : go)
+        f->base = result[f->block];
+}
+
+bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of)
+{
+    const Clock *c = as_of ? as_of : f->base.get();
+    const int t = a.thread - 1;
+    if (a.block != f->block->number) {
+        if (!c->known)
+            return false;
+        const auto at = c->known->find(a.block);
+        return at != c->known->end() && at->second->at[slot_of(t)] >= a.clock;
+    }
+    if (async)
+        return c->async[slot_of(t)] >= a.clock;
+    return t == f->tid || c->at[slot_of(t)] >= a.clock;
+}
+
+/* --- between blocks, and through flags inside of one ------------------------------------------*/
+
+void fence(void)
+{
+    Fiber *f = me;
+    if (!flags.check || !f)
+        return;
+    settle_writes();
+    Clock now = *f->base;
+    now.at[slot_of(f->tid)] = f->clock++;
+    raise(now.fenced, now.at);
+    now.has_fenced = true;
+    f->base = std::make_shared<const Clock>(std::move(now));
+}
+
+/* What is fenced, by this thread or by those whom it has met at a barrier since. */
+void publish(Fiber *f, uintptr_t address, bool is_rmw)
+{
+    if (!flags.check)
+        return;
+    std::shared_ptr<const Known> told = f->base->known;
+    if (f->base->has_fenced) {
+        auto own = std::make_shared<Known>();
+        Clock fenced = new_clock();
+        fenced.at = f->base->fenced;
+        tell_others(*own, f->block->number, fenced);
+        told = join_known(told, own);
+    }
+    auto &at = published[address];
+    at = is_rmw ? join_known(at, told) : told;
+}
+
+void acquire(Fiber *f, uintptr_t address)
+{
+    if (!flags.check)
+        return;
+    const auto at = published.find(address);
+    if (at == published.end() || !at->second)
+        return;
+    Clock sum = *f->base;
+    sum.known = join_known(sum.known, at->second);
+    const auto own = at->second->find(f->block->number);
+    if (own != at->second->end()) {
+        const auto known = sum.known;
+        join(sum, *own->second);
+        sum.known = known;
+    }
+    f->base = std::make_shared<const Clock>(std::move(sum));
+}
+
+void clocks_forget(void)
+{
+    published.clear();
+}
+
+/* --- atomics -----------------------------------------------------------------------------------*/
+
+/* One thread of the CPU does all: plain reads and writes are atomic here. */
+template <class T, class F> static T change(T *p, u32 pc, F f)
+{
+    if (me) {
+        access((uintptr_t)p, sizeof(T), true, pc, ATOMIC);
+        acquire(me, (uintptr_t)p);
+        publish(me, (uintptr_t)p, true);
+        count_kind(K_ATOMIC, 0);
+    }
+    const T old = *p, now = f(old);
+    *p = now;
+    if (memcmp(&old, &now, sizeof(T)) != 0)
+        progress++;
+    else if (me)
+        spin(pc);
+    return old;
+}
+
+#define ATOMIC_OP(NAME, T, VALUE)                                                                  \
+    T NAME(T *p, T v)                                                                              \
+    {                                                                                              \
+        return change(p, SIMT_PC, [=](T old) { return VALUE; });                                   \
+    }
+ATOMIC_OP(atomic_add, float, old + v)
+ATOMIC_OP(atomic_add, double, old + v)
+ATOMIC_OP(atomic_add, int, old + v)
+ATOMIC_OP(atomic_add, unsigned, old + v)
+ATOMIC_OP(atomic_add, u64, old + v)
+ATOMIC_OP(atomic_max, int, std::max(old, v))
+ATOMIC_OP(atomic_max, unsigned, std::max(old, v))
+ATOMIC_OP(atomic_min, int, std::min(old, v))
+ATOMIC_OP(atomic_min, unsigned, std::min(old, v))
+ATOMIC_OP(atomic_exch, int, (void(old), v))
+ATOMIC_OP(atomic_exch, unsigned, (void(old), v))
+ATOMIC_OP(atomic_exch, float, (void(old), v))
+ATOMIC_OP(atomic_inc, unsigned, old >= v ? 0 : old + 1)
+ATOMIC_OP(atomic_or, int, old | v)
+ATOMIC_OP(atomic_or, unsigned, old | v)
+#define ATOMIC_CAS(T)                                                                              \
+    T atomic_cas(T *p, T compare, T v)                                                             \
+    {                                                                                              \
+        return change(p, SIMT_PC, [=](T old) { return old == compare ? v : old; });                \
+    }
+ATOMIC_CAS(int)
+ATOMIC_CAS(unsigned)
+ATOMIC_CAS(u64)
+} // namespace simt
+
+namespace simt_ptx
+{
+using namespace simt;
+
+void red_add(float *to, const float *v, int n)
+{
+    access((uintptr_t)to, 4 * n, true, SIMT_PC, ATOMIC);
+    count_kind(K_ATOMIC, 0);
+    for (int i = 0; i < n; i++)
+        to[i] += v[i];
+}
+
+int load_acquire(const int *p)
+{
+    access((uintptr_t)p, 4, false, SIMT_PC, ATOMIC);
+    spin(SIMT_PC);
+    acquire(me, (uintptr_t)p);
+    return *(const volatile int *)p;
+}
+
+void store_flag(int *p, int v, bool release)
+{
+    if (release)
+        fence();
+    access((uintptr_t)p, 4, true, SIMT_PC, ATOMIC);
+    publish(me, (uintptr_t)p, false);
+    *p = v;
+    progress++;
+}
+} // namespace simt_ptx

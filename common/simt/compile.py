@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""nvcc for a CPU: clang -E, translate.py, then clang with a call before every access to memory.
+
+usage: compile.py CLANG [-I DIR] [-D NAME] [--arch=80|90a] [-MD -MF FILE -MT NAME] -c X.cu -o X.o
+
+The calls are those of clang's thread sanitizer (-fsanitize=thread), whose library is not linked:
+shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
+that makes one access of two lines' (it would have none).
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import translate  # noqa: E402
+
+HOOKS = ["-fsanitize=thread", "-fsanitize=array-bounds"]
+for flag in ("-tsan-instrument-func-entry-exit=0", "-tsan-instrument-read-before-write=1",
+             "-tsan-distinguish-volatile=1", "-simplifycfg-hoist-common=false",
+             "-simplifycfg-sink-common=false", "-enable-tail-merge=0"):
+    HOOKS += ["-mllvm", flag]
+# no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc
+CODE = ["-O1", "-g", "-gline-tables-only", "-ffp-contract=fast", "-fno-vectorize",
+        "-fno-slp-vectorize", "-fPIC", "-fno-exceptions", "-fno-strict-aliasing", "-fdeclspec",
+        "-fno-omit-frame-pointer", "-fno-math-errno", "-Wno-everything"]
+
+
+def main():
+    compiler, *words = sys.argv[1:]
+    keep, depfile, target, out, source, arch = [], [], [], None, None, "80"
+    it = iter(words)
+    for word in it:
+        if word.startswith("--arch="):
+            arch = word[7:]
+        elif word == "-o":
+            out = next(it)
+        elif word in ("-MF", "-MT"):
+            depfile += [word, next(it)]
+        elif word == "-MD":
+            depfile.append(word)
+        elif word in ("-I", "-isystem", "-D", "-include"):
+            keep += [word, next(it)]
+        elif word.startswith(("-I", "-D")):
+            keep.append(word)
+        elif word.startswith("--target="):
+            target = [word]
+        elif word.endswith(".cu"):
+            source = word
+    headers = str(HERE / "include")
+    machine = ["-mf16c", "-mfma"] if not target and is_x86(compiler) else []
+    feature = ["-D__CUDA_ARCH_FEAT_SM90_ALL"] if arch.endswith("a") else []
+    front = [compiler, *target, "-std=c++17", "-I" + headers, "-include", headers + "/simt.h",
+             *keep, "-D__CUDACC__", f"-D__CUDA_ARCH__={int(arch.rstrip('a')) * 10}", *feature]
+    plain = subprocess.run([*front, "-E", "-x", "c++", *machine, *depfile, source],
+                           stdout=subprocess.PIPE, text=True, check=False)
+    if plain.returncode:
+        sys.exit(plain.returncode)
+    try:
+        text = translate.translate(plain.stdout, headers)
+    except translate.Unknown as unknown:
+        sys.exit(str(unknown))
+    except (IndexError, ValueError):
+        sys.exit(f"{source}: error: a bracket, <<< or asm is not closed")
+    middle = out + ".ii"
+    pathlib.Path(middle).write_text(text, encoding="utf-8")
+    done = subprocess.run([compiler, *target, "-std=c++17", "-c", "-x", "c++-cpp-output", *CODE,
+                           *machine, *HOOKS, middle, "-o", out], check=False)
+    sys.exit(done.returncode)
+
+
+def is_x86(compiler):
+    said = subprocess.run([compiler, "-dumpmachine"], stdout=subprocess.PIPE, text=True, check=True)
+    return bool(re.match(r"x86_64|amd64", said.stdout))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * count.cpp: what a profiler counts. Accesses are kept for each lane; at the next instruction of
+ * the whole warp they are put together to requests: the n-th access at one place by each lane.
+ *
+ *   global memory   32-byte sectors that a request touches, beside as few as its bytes could lie in
+ *   shared memory   wavefronts: 32 banks of 4 bytes; of two words of one bank, one waits. 16-byte
+ *                   accesses go a quarter of a warp at a time, 8-byte ones half a warp
+ *   useful bytes    each byte once that a request reads or writes: what the byte model counts
+ */
+#include "machine.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace simt
+{
+struct Stat {
+    char space; /* s shared, g global, t copy engine */
+    bool write;
+    int size;
+    long requests, waves, ideal, sectors, ideal_sectors, bytes;
+};
+struct Kernel {
+    std::map<u32, Stat> at;
+    long launches, blocks, kinds[KINDS], flops;
+    int threads;
+    size_t smem;
+};
+static std::map<std::string, Kernel> kernels;
+static Kernel *now;
+static std::map<u32, std::string> pictures; /* of the lines that --show asks for */
+
+void count_launch(void)
+{
+    if (!flags.count)
+        return;
+    const Config &c = launch_now.config;
+    now = &kernels[launch_now.name];
+    now->launches++;
+    now->blocks += (long)c.grid.x * c.grid.y * c.grid.z;
+    now->threads = launch_now.threads;
+    now->smem = std::max(now->smem, c.smem);
+}
+
+void count_kind(Kind kind, long warps, long flops)
+{
+    if (!flags.count || !now)
+        return;
+    /* of instructions of single lanes, lane 0's stands for its warp */
+    now->kinds[kind] += warps ? warps : me && me->lane == 0;
+    now->flops += flops;
+}
+
+static Stat &stat_of(u32 pc, char space, bool write, int size)
+{
+    Stat &s = now->at[pc];
+    s.space = space, s.write = write, s.size = size;
+    return s;
+}
+
+static int unique(uintptr_t *v, int n)
+{
+    std::sort(v, v + n);
+    return (int)(std::unique(v, v + n) - v);
+}
+
+static void count_shared(Stat &s, const Log *l, int n, int size)
+{
+    const int together = size >= 16 ? 8 : size == 8 ? 16 : 32;
+    for (int i = 0; i < n; i += together) {
+        uintptr_t words[128];
+        int m = 0, bank[32] = {}, most = 0;
+        for (int k = i; k < std::min(n, i + together); k++)
+            for (int b = 0; b < std::max(size, 4); b += 4)
+                words[m++] = (l[k].a + (uintptr_t)b) / 4;
+        m = unique(words, m);
+        for (int k = 0; k < m; k++)
+            most = std::max(most, ++bank[words[k] % 32]);
+        s.waves += most;
+        s.ideal++;
+    }
+}
+
+static void count_global(Stat &s, const Log *l, int n, int size)
+{
+    uintptr_t sectors[64], pairs[512];
+    int m = 0, q = 0;
+    const int step = size % 2 ? 1 : 2;
+    for (int i = 0; i < n; i++) {
+        for (uintptr_t a = l[i].a / 32; a <= (l[i].a + (uintptr_t)size - 1) / 32; a++)
+            sectors[m++] = a;
+        for (int b = 0; b < size; b += step)
+            pairs[q++] = (l[i].a + (uintptr_t)b) / (uintptr_t)step;
+    }
+    m = unique(sectors, m);
+    q = unique(pairs, q) * step;
+    s.sectors += m;
+    s.ideal_sectors += (q + 31) / 32;
+    s.bytes += q;
+}
+
+/* --show: which lane touches which bank, or which sector, in the first request of a line. */
+static std::string picture(const Log *l, int n, int size, bool shared)
+{
+    std::string text;
+    std::map<uintptr_t, std::vector<int>> by;
+    const uintptr_t unit = shared ? 4 : 32;
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < size; b += shared ? 4 : size)
+            by[(l[i].a + (uintptr_t)b) / unit].push_back(i);
+    char line[160];
+    if (shared) {
+        std::vector<std::vector<uintptr_t>> banks(32);
+        for (auto &w : by)
+            banks[w.first % 32].push_back(w.first);
+        for (int k = 0; k < 32; k++) {
+            if (banks[(size_t)k].empty())
+                continue;
+            snprintf(line, sizeof line, "        bank %2d: %zu word%s, of lanes", k,
+                     banks[(size_t)k].size(), banks[(size_t)k].size() == 1 ? "" : "s");
+            text += line;
+            size_t shown = 0;
+            for (uintptr_t w : banks[(size_t)k])
+                for (int lane : by[w])
+                    if (shown++ < 16)
+                        text += " " + std::to_string(lane);
+            text += shown > 16 ? " ...\n" : "\n";
+        }
+        return text;
+    }
+    const uintptr_t first = by.begin()->first;
+    for (auto &s : by) {
+        snprintf(line, sizeof line, "        sector %4ld: lanes", (long)(s.first - first));
+        text += line;
+        for (size_t i = 0; i < s.second.size() && i < 20; i++)
+            text += " " + std::to_string(s.second[i]);
+        text += s.second.size() > 20 ? " ...\n" : "\n";
+    }
+    return text;
+}
+
+/* One request: n lanes' accesses by one instruction. */
+void count_access(u32 pc, const Log *l, int n)
+{
+    const int size = l->size;
+    Stat &s = stat_of(pc, l->shared ? 's' : 'g', l->write, size);
+    s.requests++;
+    if (l->shared)
+        count_shared(s, l, n, size);
+    else
+        count_global(s, l, n, size);
+    if (!flags.show.empty() && !pictures.count(pc))
+        pictures[pc] = picture(l, n, size, l->shared);
+}
+
+void count_engine(u32 pc, bool write, long bytes, long sectors)
+{
+    if (!flags.count)
+        return;
+    Stat &s = stat_of(pc, 't', write, 16);
+    s.requests++;
+    s.bytes += bytes;
+    s.sectors += sectors;
+    s.ideal_sectors += sectors;
+    now->kinds[K_TMA]++;
+}
+
+void merge_warp(Block &b, int warp)
+{
+    Fiber **f = warp_of(b, warp);
+    const int n = lanes_of(warp);
+    const size_t length = f[0]->log.size();
+    bool same = true;
+    for (int i = 1; i < n && same; i++) {
+        same = f[i]->log.size() == length;
+        for (size_t k = 0; same && k < length; k++)
+            same = f[i]->log[k].pc == f[0]->log[k].pc && f[i]->log[k].size == f[0]->log[k].size;
+    }
+    if (same) {
+        Log row[32];
+        for (size_t k = 0; k < length; k++) {
+            for (int i = 0; i < n; i++)
+                row[i] = f[i]->log[k];
+            count_access(row[0].pc, row, n);
+        }
+    } else { /* lanes went different ways: the n-th visit of each place */
+        std::map<std::pair<u32, u32>, std::vector<Log>> requests;
+        std::unordered_map<u32, u32> visits;
+        for (int i = 0; i < n; i++) {
+            visits.clear();
+            for (const Log &l : f[i]->log)
+                requests[{l.pc, visits[l.pc]++}].push_back(l);
+        }
+        for (const auto &r : requests)
+            count_access(r.first.first, r.second.data(), (int)r.second.size());
+    }
+    for (int i = 0; i < n; i++)
+        f[i]->log.clear();
+}
+
+/* --- as text -----------------------------------------------------------------------------------*/
+
+static const char *const kind_names[KINDS] = {
+    "mma",      "wgmma", "ldmatrix", "stmatrix", "cp.async", "tiles by the engine",
+    "shuffles", "exp",   "atomics",  "barriers", "mbarrier"};
+
+static void print_lines(FILE *to, const Kernel &k)
+{
+    std::map<std::string, Stat> lines;
+    for (const auto &a : k.at) {
+        const Stat &t = a.second;
+        char key[160];
+        snprintf(key, sizeof key, "%-46.46s %s %-5s %2d B", place(a.first).c_str(),
+                 t.space == 's'   ? "shared"
+                 : t.space == 'g' ? "global"
+                                  : "engine",
+                 t.write ? "write" : "read", t.size);
+        Stat &d = lines[key];
+        d.space = t.space;
+        d.requests += t.requests;
+        d.waves += t.waves, d.ideal += t.ideal;
+        d.sectors += t.sectors, d.ideal_sectors += t.ideal_sectors;
+    }
+    for (const auto &l : lines) {
+        const Stat &t = l.second;
+        const long have = t.space == 's' ? t.waves : t.sectors;
+        const long ideal = t.space == 's' ? t.ideal : t.ideal_sectors;
+        fprintf(to, "  %s %9ld %s, ideal %ld (x %.2f)\n", l.first.c_str(), have,
+                t.space == 's' ? "wavefronts" : "sectors", ideal,
+                ideal ? (double)have / (double)ideal : 0.0);
+    }
+}
+
+static void print_pictures(FILE *to, const Kernel &k)
+{
+    std::set<std::string> shown; /* clang may have made several accesses of one */
+    for (const auto &p : pictures)
+        if (k.at.count(p.first)) {
+            const std::string where = place(p.first);
+            if (!shown.insert(where + p.second).second)
+                continue;
+            const size_t at = where.find(":" + flags.show);
+            if (at == std::string::npos)
+                continue;
+            const char after = where[at + 1 + flags.show.size()];
+            if (after >= '0' && after <= '9')
+                continue;
+            fprintf(to, "    %s, the first request:\n%s", where.c_str(), p.second.c_str());
+        }
+}
+
+void print_counts(FILE *to)
+{
+    for (const auto &entry : kernels) {
+        const Kernel &k = entry.second;
+        Stat all[2] = {};
+        long waves = 0, ideal = 0;
+        for (const auto &a : k.at) {
+            const Stat &t = a.second;
+            if (t.space == 's') {
+                waves += t.waves, ideal += t.ideal;
+                continue;
+            }
+            all[t.write].sectors += t.sectors;
+            all[t.write].bytes += t.bytes;
+            all[t.write].requests += t.requests;
+        }
+        fprintf(to, "count: kernel %s: %ld launch%s, %ld blocks of %d threads\n",
+                entry.first.c_str(), k.launches, k.launches == 1 ? "" : "es", k.blocks, k.threads);
+        for (int w = 0; w < 2; w++)
+            fprintf(to,
+                    "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
+                    "requests\n",
+                    w ? "written" : "read", all[w].bytes, all[w].sectors, all[w].requests);
+        fprintf(to, "  shared memory: %ld wavefronts, %ld without bank conflicts\n", waves, ideal);
+        fprintf(to, "  instructions, by warps:");
+        bool any = false;
+        for (int i = 0; i < KINDS; i++)
+            if (k.kinds[i]) {
+                fprintf(to, "%s %ld %s", any ? "," : "", k.kinds[i], kind_names[i]);
+                any = true;
+            }
+        fprintf(to, "%s\n", any ? "" : " none of those that are counted");
+        const long by_smem = k.smem ? 233472L / (long)(k.smem + 1024) : 32;
+        const long by_threads = 2048 / std::max(k.threads, 1);
+        fprintf(to,
+                "  blocks a multiprocessor: %ld by shared memory (%zu bytes a block), %ld by "
+                "threads; registers: only nvcc knows\n",
+                std::min(by_smem, 32L), k.smem, std::min(by_threads, 32L));
+        const double bytes = (double)(all[0].bytes + all[1].bytes);
+        if (k.flops && bytes > 0)
+            fprintf(to, "  roofline: %ld FLOPs of tensor cores, %.1f a useful byte\n", k.flops,
+                    (double)k.flops / bytes);
+        if (!flags.lines.empty())
+            print_lines(to, k);
+        if (!flags.show.empty())
+            print_pictures(to, k);
+    }
+}
+} // namespace simt

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * host.cpp: the CUDA runtime's interface. A launch has ended when <<<>>> returns, so streams and
+ * events have nothing to wait for. Device memory is open to the program's own code only while a
+ * kernel runs or cudaMemcpy copies: a host that reads it through its pointer crashes here as it
+ * would beside a GPU, and says so (report.cpp).
+ */
+#include "machine.h"
+
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace simt
+{
+static char *region, *region_end, *region_next; /* one stretch of addresses for all of it */
+static const size_t REGION = (size_t)64 << 30;
+static std::map<size_t, std::vector<char *>> free_of_size;
+static cudaError_t last_error, kernel_error;
+
+/* kernels: they or a copy may read and write; else nobody. */
+void open_memory(bool is_open)
+{
+    static int depth;
+    depth += is_open ? 1 : -1;
+    if (region_next > region && (is_open ? depth == 1 : depth == 0))
+        mprotect(region, (size_t)(region_next - region),
+                 is_open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static bool is_device(const void *p)
+{
+    return (char *)p >= region && (char *)p < region_end;
+}
+
+/* Pages of its own behind a page that nobody has, so that a wild index meets it. */
+static char *take(size_t bytes)
+{
+    const size_t size = (bytes + 4095) / 4096 * 4096 + 4096;
+    auto &list = free_of_size[size];
+    if (!list.empty()) {
+        char *p = list.back();
+        list.pop_back();
+        return p;
+    }
+    if (!region) {
+        region = region_next = (char *)mmap(nullptr, REGION, PROT_NONE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (region == MAP_FAILED)
+            return region = nullptr;
+        region_end = region + REGION;
+    }
+    if (bytes > (size_t)4 << 30 || region_next + size > region_end)
+        return nullptr;
+    char *p = region_next;
+    region_next += size;
+    return p;
+}
+
+bool launch_is_allowed(const Config &c, const char *name, u32 pc)
+{
+    char text[200] = "";
+    const unsigned long threads = (unsigned long)c.block.x * c.block.y * c.block.z;
+    if (me)
+        snprintf(text, sizeof text,
+                 "a kernel launches %s: simt has no dynamic parallelism; launch "
+                 "it from the host",
+                 name);
+    else if (threads == 0 || threads > MAX_THREADS)
+        snprintf(text, sizeof text, "%lu threads in a block of %s, accepted are 1 to 1024", threads,
+                 name);
+    else if (c.grid.x == 0 || c.grid.y == 0 || c.grid.z == 0 || c.grid.y > 65535 ||
+             c.grid.z > 65535)
+        snprintf(text, sizeof text, "a grid of %u x %u x %u blocks of %s", c.grid.x, c.grid.y,
+                 c.grid.z, name);
+    else if (c.smem > SMEM_MAX)
+        snprintf(text, sizeof text, "%zu bytes of shared memory for %s, a block has at most %d",
+                 c.smem, name, SMEM_MAX);
+    if (!text[0])
+        return true;
+    report_finding(R_LIMIT, {pc, text});
+    last_error =
+        threads > MAX_THREADS || !threads ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue;
+    return false;
+}
+
+static cudaError_t finished(void)
+{
+    if (launch_now.failed)
+        kernel_error = cudaErrorLaunchFailure;
+    launch_now.failed = false;
+    const cudaError_t error = kernel_error;
+    kernel_error = cudaSuccess;
+    return error;
+}
+
+static double seconds(void)
+{
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+long long clock_now(void)
+{
+    if (me)
+        spin(SIMT_PC);
+    return (long long)(seconds() * 1e9);
+}
+
+int device_printf(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    const int n = vprintf(format, list);
+    va_end(list);
+    return n;
+}
+
+uint32_t to_shared(const void *p)
+{
+    return shared_address((uintptr_t)p);
+}
+
+void *from_shared(uint32_t address)
+{
+    return shared_at(address);
+}
+} // namespace simt
+
+using namespace simt;
+
+extern "C" {
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+static cudaError_t allocate(void **p, size_t bytes, bool managed)
+{
+    char *at = managed ? (char *)aligned_alloc(4096, (bytes + 8191) / 4096 * 4096) : take(bytes);
+    if (!at)
+        return last_error = cudaErrorMemoryAllocation;
+    memory[(uintptr_t)at + bytes] = {(uintptr_t)at, (uintptr_t)at + bytes, {}, managed};
+    *p = at;
+    return simtPoison(at, bytes);
+}
+
+cudaError_t simtMalloc(void **p, size_t bytes)
+{
+    return allocate(p, bytes, false);
+}
+
+cudaError_t simtMallocManaged(void **p, size_t bytes)
+{
+    return allocate(p, bytes, true);
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+    return allocate(p, bytes, true);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    if (!p)
+        return cudaSuccess;
+    Memory *m = memory_of((uintptr_t)p);
+    if (!m || m->lo != (uintptr_t)p)
+        return last_error = cudaErrorInvalidValue;
+    const size_t bytes = m->hi - m->lo;
+    if (m->managed)
+        free(p);
+    else
+        free_of_size[(bytes + 4095) / 4096 * 4096 + 4096].push_back((char *)p);
+    memory.erase(m->hi);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    return cudaFree(p);
+}
+
+/* May the host's side of a copy name this? */
+static cudaError_t check_range(const void *p, size_t n)
+{
+    const Memory *m = is_device(p) && n ? memory_of((uintptr_t)p) : nullptr;
+    return is_device(p) && n && (!m || (uintptr_t)p + n > m->hi) ? cudaErrorInvalidValue
+                                                                 : cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind)
+{
+    if (check_range(to, n) || check_range(from, n))
+        return last_error = cudaErrorInvalidValue;
+    open_memory(true);
+    memmove(to, from, n);
+    open_memory(false);
+    mark_written((uintptr_t)to, n, true);
+    return finished();
+}
+
+cudaError_t cudaMemset(void *p, int v, size_t n)
+{
+    if (check_range(p, n))
+        return last_error = cudaErrorInvalidValue;
+    open_memory(true);
+    memset(p, v, n);
+    open_memory(false);
+    mark_written((uintptr_t)p, n, true);
+    return finished();
+}
+
+cudaError_t simtPoison(void *p, size_t n)
+{
+    const cudaError_t error = cudaMemset(p, 0xff, n);
+    mark_written((uintptr_t)p, n, false);
+    return error;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind k,
+                            cudaStream_t)
+{
+    return cudaMemcpy(to, from, n, k);
+}
+
+cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
+{
+    return cudaMemset(p, v, n);
+}
+
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                         size_t width, size_t height, enum cudaMemcpyKind k)
+{
+    for (size_t i = 0; i < height; i++) {
+        const cudaError_t error =
+            cudaMemcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, k);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t width, size_t height, enum cudaMemcpyKind k, cudaStream_t)
+{
+    return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, k);
+}
+
+/* --- the device --------------------------------------------------------------------------------*/
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error != cudaSuccess ? error : finished();
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
+{
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "simt, a model on a CPU");
+    p->major = 9;
+    p->l2CacheSize = 1 << 20;
+    p->multiProcessorCount = 4;
+    p->totalGlobalMem = (size_t)4 << 30;
+    p->sharedMemPerBlockOptin = SMEM_MAX;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
+{
+    *v = a == cudaDevAttrComputeCapabilityMajor         ? 9
+         : a == cudaDevAttrMultiProcessorCount          ? 4
+         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? SMEM_MAX
+                                                        : 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, enum cudaFuncAttribute a, int v)
+{
+    if (a == cudaFuncAttributeMaxDynamicSharedMemorySize && v > SMEM_MAX)
+        return last_error = cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *)
+{
+    memset(a, 0, sizeof *a);
+    a->maxThreadsPerBlock = MAX_THREADS;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p)
+{
+    const Memory *m = memory_of((uintptr_t)p);
+    a->device = 0;
+    a->type = !m           ? cudaMemoryTypeUnregistered
+              : m->managed ? cudaMemoryTypeManaged
+                           : cudaMemoryTypeDevice;
+    return cudaSuccess;
+}
+
+/* --- streams and events: all has ended already -------------------------------------------------*/
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return finished();
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return finished();
+}
+cudaError_t cudaStreamQuery(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *s)
+{
+    *s = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    return cudaStreamCreate(s);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int)
+{
+    return cudaStreamCreate(s);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    *e = (cudaEvent_t)calloc(1, sizeof(double));
+    return *e ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    return cudaEventCreate(e);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    free(e);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
+{
+    *(double *)e = seconds();
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return finished();
+}
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
+{
+    *ms = (float)((*(double *)b - *(double *)a) * 1e3);
+    return cudaSuccess;
+}
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
+     "too many resources requested for launch"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    for (const auto &e : errors)
+        if (e.error == error)
+            return e.text;
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    for (const auto &e : errors)
+        if (e.error == error)
+            return e.name;
+    return "unrecognized error code";
+}
+
+/* --- tensor maps -------------------------------------------------------------------------------*/
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                void *base, const cuuint64_t *sizes, const cuuint64_t *bytes,
+                                const cuuint32_t *box, const cuuint32_t *, CUtensorMapInterleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill)
+{
+    SimtTensorMap &m = map->m;
+    memset(map, 0, sizeof *map);
+    m.base = (char *)base;
+    m.rank = rank;
+    m.swizzle = swizzle;
+    m.element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+    if (rank < 1 || rank > 5 || (uintptr_t)base % 16)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (u32 i = 0; i < 5; i++) {
+        m.sizes[i] = i < rank ? sizes[i] : 1;
+        m.box[i] = i < rank ? box[i] : 1;
+        m.bytes[i] = i + 1 < rank ? bytes[i] : 0;
+        if (m.box[i] == 0 || m.box[i] > 256 || m.bytes[i] % 16)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **p, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *result)
+{
+    *p = (void *)cuTensorMapEncodeTiled;
+    *result = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}
+}

@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Interface: none. */
+#pragma once
+#include "simt.h"

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * simt_ptx.h: what translate.py makes of asm: a call for each PTX instruction. Values go through
+ * here by reference, what they mean stands in common/simt/ptx*.cpp.
+ *
+ * Interface: namespace simt_ptx.
+ */
+#pragma once
+
+namespace simt_ptx
+{
+typedef uint32_t u32;
+typedef uint64_t u64;
+enum Type { is_bf16, is_f16, is_tf32 };
+enum Order { is_plain, is_trans };
+template <int N> struct Columns {
+    float *c[N];
+};
+
+void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C);
+void ldmatrix(u32 *r, u32 address, int count, bool trans);
+void stmatrix(u32 address, const u32 *r, int count, bool trans);
+void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u64 B_desc, bool add,
+                 bool trans_A, bool trans_B);
+void wgmma_fence(void);
+void wgmma_commit(void);
+void wgmma_wait(int n);
+
+void cp_async_issue(u32 to, const void *from, int bytes, int valid);
+void cp_commit(void);
+void cp_wait(int n);
+void cp_wait_all(void);
+void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank);
+void tma_store_issue(u32 from, const void *map, const int *at, int rank);
+void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar);
+void bulk_commit(void);
+void bulk_wait(int n);
+void proxy_fence(void);
+
+void named_barrier(int id, int threads, bool wait);
+void mbarrier_init(u32 bar, int count);
+void mbarrier_invalidate(u32 bar);
+void mbarrier_arrive(u32 bar, int bytes);
+bool mbarrier_poll(u32 bar, u32 parity);
+void mbarrier_init_fence(void);
+void cluster_arrive(void);
+void cluster_wait(void);
+u32 map_to_block(u32 from, int rank);
+
+void store_shared(u32 to, const void *v, int bytes);
+void store_global(void *to, const void *v, int bytes);
+void red_add(float *to, const float *v, int n);
+int load_acquire(const int *p);
+void store_flag(int *p, int v, bool release);
+float exp2_approx(float x);
+u32 pack(float low, float high, Type type);
+void grid_dependency(void);
+
+#define SIMT_PTX static inline SIMT_QUIET void
+template <Type type>
+SIMT_PTX mma(float &d0, float &d1, float &d2, float &d3, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
+             u32 b1, float c0, float c1, float c2, float c3)
+{
+    const u32 A[4] = {a0, a1, a2, a3}, B[2] = {b0, b1};
+    const float C[4] = {c0, c1, c2, c3};
+    float D[4];
+    mma_sync(type, D, A, B, C);
+    d0 = D[0], d1 = D[1], d2 = D[2], d3 = D[3];
+}
+template <Order order> SIMT_PTX ldmatrix_x4(u32 at, u32 &r0, u32 &r1, u32 &r2, u32 &r3)
+{
+    u32 r[4];
+    ldmatrix(r, at, 4, order == is_trans);
+    r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
+}
+template <Order order> SIMT_PTX ldmatrix_x2(u32 at, u32 &r0, u32 &r1)
+{
+    u32 r[4];
+    ldmatrix(r, at, 2, order == is_trans);
+    r0 = r[0], r1 = r[1];
+}
+template <Order order> SIMT_PTX ldmatrix_x1(u32 at, u32 &r0)
+{
+    u32 r[4];
+    ldmatrix(r, at, 1, order == is_trans);
+    r0 = r[0];
+}
+template <Order order> SIMT_PTX stmatrix_x4(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+{
+    const u32 r[4] = {r0, r1, r2, r3};
+    stmatrix(at, r, 4, order == is_trans);
+}
+template <int N, Type type, int trans_A, int trans_B>
+SIMT_PTX wgmma(Columns<N / 2> C, u64 A_desc, u64 B_desc, int add)
+{
+    wgmma_issue(C.c, N, type, nullptr, A_desc, B_desc, add, trans_A, trans_B);
+}
+template <int N, Type type, int trans_B>
+SIMT_PTX wgmma_registers(Columns<N / 2> C, u32 a0, u32 a1, u32 a2, u32 a3, u64 B_desc, int add)
+{
+    const u32 A[4] = {a0, a1, a2, a3};
+    wgmma_issue(C.c, N, type, A, 0, B_desc, add, false, trans_B);
+}
+
+template <class P> SIMT_PTX cp_async(u32 to, P from, int bytes, int valid)
+{
+    cp_async_issue(to, (const void *)from, bytes, valid);
+}
+template <int rank, class P, class... I> SIMT_PTX tma_load(u32 to, P map, u32 bar, I... index)
+{
+    static_assert(sizeof...(I) == rank, "a coordinate for each dimension");
+    const int at[5] = {index...};
+    tma_load_issue(to, (const void *)map, bar, at, rank);
+}
+template <int rank, class P, class... I> SIMT_PTX tma_store(u32 from, P map, I... index)
+{
+    static_assert(sizeof...(I) == rank, "a coordinate for each dimension");
+    const int at[5] = {index...};
+    tma_store_issue(from, (const void *)map, at, rank);
+}
+template <class P> SIMT_PTX bulk_load(u32 to, P from, u32 bytes, u32 bar)
+{
+    bulk_load_issue(to, (const void *)from, bytes, bar);
+}
+SIMT_PTX mbarrier_try(u32 &over, u32 bar, u32 parity)
+{
+    over = mbarrier_poll(bar, parity);
+}
+template <class T> SIMT_PTX st_shared(u32 to, T v)
+{
+    static_assert(sizeof v == 4, "st.shared of 32 bits");
+    store_shared(to, &v, 4);
+}
+template <class P, class T> SIMT_PTX st_global(P to, T v)
+{
+    static_assert(sizeof v == 4, "st.global of 32 bits");
+    store_global((void *)to, &v, 4);
+}
+SIMT_PTX st_cluster(u32 to, float a, float b, float c, float d)
+{
+    const float v[4] = {a, b, c, d};
+    store_shared(to, v, 16);
+}
+SIMT_PTX map_shared(u32 &to, u32 from, int rank)
+{
+    to = map_to_block(from, rank);
+}
+template <class P> SIMT_PTX red_add_v4(P to, float a, float b, float c, float d)
+{
+    const float v[4] = {a, b, c, d};
+    red_add((float *)to, v, 4);
+}
+template <class P> SIMT_PTX ld_acquire(int &v, P from)
+{
+    v = load_acquire((const int *)from);
+}
+template <class P> SIMT_PTX st_relaxed(P to, int v)
+{
+    store_flag((int *)to, v, false);
+}
+template <class P> SIMT_PTX st_release(P to, int v)
+{
+    store_flag((int *)to, v, true);
+}
+SIMT_PTX ex2(float &y, float x)
+{
+    y = exp2_approx(x);
+}
+SIMT_PTX tanh_approx(float &y, float x)
+{
+    y = tanhf(x);
+}
+template <Type type> SIMT_PTX cvt_x2(u32 &r, float high, float low)
+{
+    r = pack(low, high, type);
+}
+SIMT_PTX cvt_tf32(u32 &r, float x)
+{
+    u32 u;
+    __builtin_memcpy(&u, &x, 4);
+    r = (u + 0x1000) & ~0x1fffu;
+}
+template <class T> SIMT_PTX mov_lane(T &r)
+{
+    r = (T)((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32);
+}
+SIMT_PTX setmaxnreg(int)
+{
+}
+SIMT_PTX nothing(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+#undef SIMT_PTX
+} // namespace simt_ptx

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * machine.h: a CUDA multiprocessor as a data structure.
+ *
+ * A thread is a fiber: a stack of its own, left only where the thread has to wait. Lanes of a warp
+ * run one after the other until all that an instruction names have come to it; then the last one
+ * does the work of all (block.cpp). One CPU thread does everything, in an order that is a function
+ * of the seed: the same program says the same on every run.
+ *
+ * In the mode `check` each pair of bytes of shared and device memory has a Cell: who wrote it last,
+ * who has read it since, and when. "When" is a vector clock: a thread knows for each other thread
+ * up to which of its moments everything has happened before. Barriers, mbarriers, __syncwarp and
+ * fences join clocks (clocks.cpp); an access whose forerunner is not known to have happened before
+ * is a race (shadow.cpp).
+ *
+ *     block.cpp     fibers, the scheduler, barriers, shuffles
+ *     clocks.cpp    vector clocks, atomics and fences
+ *     shadow.cpp    every access: bounds, races, unwritten memory
+ *     ptx_warp.cpp  mma, ldmatrix, cp.async, single instructions
+ *     ptx_async.cpp mbarrier, the copy engine (TMA), wgmma
+ *     count.cpp     bytes, sectors, wavefronts, instructions
+ *     report.cpp    findings and counts as text
+ *     host.cpp      the CUDA runtime's interface
+ *
+ * Interface: what these files share.
+ */
+#ifndef SIMT_MACHINE_H
+#define SIMT_MACHINE_H
+
+#define SIMT_RUNTIME
+#include "include/cuda.h"
+#include "include/cuda_bf16.h"
+#include "include/cuda_fp16.h"
+#include "include/simt.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace simt
+{
+typedef uint32_t u32;
+
+/* --- what was asked for (environment: SIMT_CHECK=1 ...) ----------------------------------------*/
+
+struct Flags {
+    bool check, count;
+    int early; /* copies and products happen at the first moment that the rules allow; 2: by seed */
+    int seed;  /* of the warps' order; 0: in order, -1: backwards */
+    int blocks;  /* order of blocks: 0 in order, 1 backwards, 2 by seed */
+    int seconds; /* CPU seconds without progress that are a finding */
+    std::string lines, show;
+};
+extern const Flags flags;
+
+enum {
+    SMEM_BASE = 0x400,   /* the address of the first byte, so that 0 is no address */
+    SMEM_MAX = 232448,   /* dynamic and static, a block: Hopper's */
+    STACK = 256 << 10,   /* of a thread */
+    MAX_THREADS = 1024,  /* of a block */
+    WINDOW = 0x40000,    /* shared addresses of one block of a cluster */
+    ENGINE = MAX_THREADS /* the copy engine's number as a thread */
+};
+
+/* --- clocks ------------------------------------------------------------------------------------*/
+
+struct Clock;
+typedef std::shared_ptr<const Clock> ClockRef;
+/* What is known of other blocks: through fences and atomics only. */
+typedef std::map<u32, ClockRef> Known;
+
+/* at[t]: moment of thread t up to which all has happened before. async[t]: the same for what the
+ * async proxy (copy engine, tensor cores) may rely on: raised by fence.proxy.async. fenced[t]: for
+ * what an atomic may publish to other blocks: raised by __threadfence. */
+struct Clock {
+    std::vector<u32> at, async, fenced; /* by slot_of */
+    std::shared_ptr<const Known> known;
+    bool has_fenced;
+};
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+enum How : uint8_t {
+    PLAIN,
+    ATOMIC, /* atomics and volatile */
+    ASYNC   /* copy engine, wgmma */
+};
+
+struct Access {
+    u32 block, clock, pc;
+    uint16_t thread; /* + 1; 0: none */
+    How how;
+    uint8_t bytes; /* of the cell's two */
+};
+/* Two bytes of memory. */
+struct Cell {
+    Access writer, reader, other; /* other: a reader of another block */
+    u32 readers;                  /* more of them, one a warp: a list in Launch::readers */
+    u32 flight;                   /* a copy on its way here: the line that issued it */
+    u32 epoch;                    /* of the block (shared memory) or the launch (global) */
+    uint8_t written;              /* bytes that hold a value */
+};
+struct Reader {
+    Access a;
+    u32 next;
+};
+
+struct Memory { /* of the device */
+    uintptr_t lo, hi;
+    std::vector<Cell> cells;
+    bool managed;
+};
+extern std::map<uintptr_t, Memory> memory;
+
+/* --- threads -----------------------------------------------------------------------------------*/
+
+struct Log { /* one access, for count.cpp */
+    uintptr_t a;
+    u32 pc;
+    uint8_t size, write, shared;
+};
+struct Copy { /* cp.async */
+    u32 to, pc;
+    const char *from;
+    int bytes, valid;
+};
+struct Product { /* wgmma */
+    float *C;
+    int n;
+    simt_ptx::Type type;
+    bool from_registers, add, trans_A, trans_B;
+    u32 A[4], pc;
+    u64 A_desc, B_desc;
+    ClockRef clock;
+};
+struct Accumulator {           /* of wgmma: what its registers hold, or will hold */
+    std::vector<float> values; /* as the last wait or fence left it */
+    int pending; /* products issued and not waited for: meanwhile the registers hold NaN */
+    u32 pc;
+};
+struct Operand { /* A in registers, as last issued at a line */
+    u32 A[4];
+    bool retired; /* a wait has come since */
+};
+struct Store { /* of a tile by the engine */
+    u32 from, pc;
+    SimtTensorMap map;
+    int at[5];
+    ClockRef clock;
+};
+
+struct Block;
+struct Fiber;
+typedef void (*Collective_op)(Block &, int warp, u32 mask);
+
+struct Fiber {
+    void *context;
+    char *stack;
+    int tid, lane, warp;
+    uint3 index;
+    Block *block;
+    bool done, spinning;
+    const char *waits; /* for what, NULL: it can run */
+    u32 pc;            /* where */
+    /* an instruction of the whole warp that this lane has come to */
+    Collective_op op;
+    void *argument;
+    u32 mask;
+    /* check */
+    u32 clock;
+    ClockRef base;
+    u32 last_pc;
+    /* count */
+    std::vector<Log> log;
+    /* asynchronous work */
+    std::vector<Copy> open;
+    std::vector<std::vector<Copy>> groups;
+    std::vector<Product> products;
+    std::vector<std::vector<Product>> product_groups;
+    std::map<float *, Accumulator> accumulators;
+    std::map<u32, Operand> operands; /* by line, since the last fence */
+    bool wgmma_fenced;
+    std::vector<Store> stores;
+    std::vector<std::vector<Store>> store_groups;
+    u32 cluster_phase;
+};
+
+struct Barrier {
+    int arrived = 0, expected = 0;
+    std::vector<Fiber *> waiting, came;
+    std::vector<u32> sites;
+    std::vector<int> lines;
+    int vote[3] = {0, 1, 0};
+};
+struct Piece { /* of a copy by the engine */
+    u32 to;
+    std::string bytes;
+};
+struct EngineCopy {
+    std::vector<Piece> pieces;
+    int bytes;
+    u32 pc;
+};
+struct Mbarrier {
+    int expected, pending, bytes;
+    u32 phase, pc;
+    Clock gathering; /* of the phase that is open */
+    ClockRef over;   /* of the one before */
+    std::vector<EngineCopy> copies;
+    std::vector<Fiber *> waiting;
+    std::vector<u32> parity;
+};
+
+struct Block {
+    uint3 index;
+    u32 number;
+    int rank; /* in its cluster */
+    Block **cluster;
+    int cluster_size;
+    std::vector<Fiber *> fibers;
+    char *stacks, *smem;
+    std::vector<Cell> cells; /* of shared memory */
+    u32 ready[32], alive[32];
+    int live;
+    size_t static_bytes;
+    std::map<const void *, u32> static_at;
+    Barrier barriers[16];
+    std::map<u32, Mbarrier> mbarriers;
+    u32 engine_clock, random;
+    u32 epoch; /* of the cells: those of an earlier block count as new */
+};
+struct ClusterBarrier {
+    int arrived, live;
+    u32 phase;
+    std::vector<Fiber *> waiting, came;
+};
+
+struct Launch {
+    Config config{1, 1};
+    const char *name;
+    void (*body)(void *);
+    void *arguments;
+    int threads, warps;
+    u32 number;
+    std::vector<Reader> readers;
+    bool failed;
+};
+
+extern Launch launch_now;
+extern Block *block_now; /* whose fiber runs */
+extern Fiber *me;        /* NULL: the host's code runs */
+extern u32 launches;
+extern unsigned long progress; /* counts whatever is no spinning */
+
+/* --- functions ---------------------------------------------------------------------------------*/
+
+/* Where the caller of a runtime function stands, as an offset into the program. */
+extern uintptr_t program_lo, program_hi;
+#define SIMT_PC ((u32)((uintptr_t)__builtin_return_address(0) - 1 - simt::program_lo))
+
+/* A thread's place in a clock; the engine's is the last. */
+static inline size_t slot_of(int thread)
+{
+    return (size_t)(thread == ENGINE ? launch_now.threads : thread);
+}
+
+/* block.cpp */
+void wait_here(const char *what, u32 pc);
+void wake(Fiber *f);
+void spin(u32 pc); /* lets others run */
+void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc);
+void barrier_arrive(int id, int threads, bool wait, u32 pc);
+Fiber **warp_of(Block &b, int warp);
+int lanes_of(int warp);
+
+/* clocks.cpp */
+void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go);
+void join(Clock &into, const Clock &from);
+void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
+void learn(Fiber *f, const ClockRef &what);
+bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of);
+Clock new_clock(void);
+void publish(Fiber *f, uintptr_t address, bool is_rmw);
+void acquire(Fiber *f, uintptr_t address);
+void clocks_forget(void); /* a new launch */
+
+/* shadow.cpp */
+void access(uintptr_t a, int size, bool write, u32 pc, How how);
+bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how,
+                  const char *what = "", const Clock *as_of = nullptr);
+bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how,
+                  const char *what = "");
+void settle_writes(void); /* two writes of one place: were they of the same value? */
+void set_flight(u32 address, int bytes, u32 pc);
+void mark_written(uintptr_t a, size_t bytes, bool written); /* by the host */
+u32 shared_address(uintptr_t a);                            /* 0: not shared memory */
+char *shared_at(u32 address);
+Memory *memory_of(uintptr_t a);
+void write_by_engine(Block &b, u32 address, int size, u32 pc);
+
+/* ptx_warp.cpp */
+float value_of(u32 pair, int high, simt_ptx::Type type);
+bool is_pending(float x); /* what registers hold while a wgmma is at work */
+void check_pending(float x, u32 pc);
+
+/* ptx_async.cpp */
+bool land_for_waiters(Block &b);
+void end_of_thread(Fiber *f);
+
+/* count.cpp */
+enum Kind {
+    K_MMA,
+    K_WGMMA,
+    K_LDMATRIX,
+    K_STMATRIX,
+    K_CP_ASYNC,
+    K_TMA,
+    K_SHUFFLE,
+    K_EXP,
+    K_ATOMIC,
+    K_BARRIER,
+    K_MBARRIER,
+    KINDS
+};
+void count_access(u32 pc, const Log *l, int n);
+void count_engine(u32 pc, bool write, long bytes, long sectors);
+void count_kind(Kind kind, long warps_of_32 = 1, long flops = 0);
+void merge_warp(Block &b, int warp);
+void count_launch(void);
+void print_counts(FILE *to);
+
+/* report.cpp */
+enum Rule {
+    R_RACE_WR,
+    R_RACE_RW,
+    R_RACE_WW,
+    R_SAME_VALUE,
+    R_UNWRITTEN,
+    R_BOUNDS_SHARED,
+    R_BOUNDS_GLOBAL,
+    R_BOUNDS_LOCAL,
+    R_BOUNDS_MAP,
+    R_HOST_MEMORY,
+    R_FLIGHT,
+    R_NOT_WAITED,
+    R_PROXY,
+    R_WGMMA_FENCE,
+    R_WGMMA_WAIT,
+    R_MISALIGNED,
+    R_BARRIER_SPLIT,
+    R_BARRIER_ENDED,
+    R_BARRIER_COUNT,
+    R_MBARRIER,
+    R_MBARRIER_PHASE,
+    R_SHUFFLE,
+    R_DEADLOCK,
+    R_NO_PROGRESS,
+    R_LIMIT,
+    R_CRASH,
+    R_ASSERT,
+    RULES
+};
+struct Site {
+    u32 pc;
+    std::string text;
+};
+/* first and second: both lines, second.pc = 0: there is only one. */
+void report_finding(Rule rule, const Site &first, const Site &second = {0, ""},
+                    const std::vector<Site> &more = {});
+std::string who(const Fiber *f);
+std::string who(const Access &a);
+bool has_findings(void);
+void print_report(void);
+std::string place(u32 pc); /* file:line, of the rung and of what it includes */
+/* The line of the kernel's code at which a signal came; where: its ucontext_t. */
+u32 kernel_line(const Fiber *f, void *where);
+[[noreturn]] void stop(int status);
+void report_at_exit(void);
+
+} // namespace simt
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ptx_warp.cpp: what a warp does together (mma.sync, ldmatrix), cp.async, and single instructions.
+ *
+ * Who holds which element of a fragment stands in PTX's chapter on mma: lane 4 g + t holds of
+ * A (16 x 16) rows g and g + 8, columns 2 t, 2 t + 1 and the same + 8; of B (16 x 8) column g; of
+ * C and D (16 x 8) columns 2 t, 2 t + 1 of rows g and g + 8.
+ *
+ * A cp.async moves nothing when it is issued (unless SIMT_EARLY asks): it does so at the last
+ * moment that the rules allow, when its thread waits for it.
+ */
+#include "machine.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace simt
+{
+float value_of(u32 pair, int high, simt_ptx::Type type)
+{
+    const unsigned short half = (unsigned short)(high ? pair >> 16 : pair);
+    return type == simt_ptx::is_bf16 ? simt_from_bf16(half) : simt_from_f16(half);
+}
+
+bool is_pending(float x)
+{
+    u32 u;
+    memcpy(&u, &x, 4);
+    return (u & 0x7fbfffffu) == 0x7fb5a5a5u;
+}
+
+void check_pending(float x, u32 pc)
+{
+    if (!flags.check || !me || !is_pending(x))
+        return;
+    u32 issued = me->products.empty() ? 0 : me->products[0].pc;
+    if (!me->product_groups.empty() && !me->product_groups[0].empty())
+        issued = me->product_groups[0][0].pc;
+    if (issued)
+        report_finding(R_WGMMA_WAIT, {issued, "a wgmma was issued that nobody has waited for"},
+                       {pc, who(me) + " uses its accumulator"});
+}
+} // namespace simt
+
+namespace simt_ptx
+{
+using namespace simt;
+
+/* --- mma.sync ----------------------------------------------------------------------------------*/
+
+struct Mma {
+    Type type;
+    float *D;
+    const u32 *A, *B;
+    const float *C;
+};
+
+static float tf32(u32 u)
+{
+    float f;
+    u &= ~0x1fffu;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static void op_mma(Block &b, int warp, u32)
+{
+    Fiber **row = warp_of(b, warp);
+    float A[16][16], B[16][8], C[16][8];
+    const Type type = ((Mma *)row[0]->argument)->type;
+    const int depth = type == is_tf32 ? 8 : 16;
+    for (int l = 0; l < 32; l++) {
+        const Mma &m = *(Mma *)row[l]->argument;
+        const int g = l / 4, t = l % 4;
+        for (int i = 0; i < 4; i++)
+            C[g + i / 2 * 8][2 * t + i % 2] = m.C[i];
+        if (type == is_tf32) {
+            for (int i = 0; i < 4; i++)
+                A[g + i % 2 * 8][t + i / 2 * 4] = tf32(m.A[i]);
+            for (int i = 0; i < 2; i++)
+                B[t + 4 * i][g] = tf32(m.B[i]);
+            continue;
+        }
+        for (int x = 0; x < 2; x++) {
+            for (int i = 0; i < 4; i++)
+                A[g + i % 2 * 8][2 * t + x + i / 2 * 8] = value_of(m.A[i], x, type);
+            for (int i = 0; i < 2; i++)
+                B[2 * t + x + 8 * i][g] = value_of(m.B[i], x, type);
+        }
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < depth; k++)
+            for (int j = 0; j < 8; j++)
+                C[i][j] += A[i][k] * B[k][j];
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++)
+            ((Mma *)row[l]->argument)->D[i] = C[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
+    count_kind(K_MMA, 1, 2L * 16 * 8 * depth);
+}
+
+void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C)
+{
+    Mma m = {type, D, A, B, C};
+    for (int i = 0; i < 4; i++)
+        check_pending(C[i], SIMT_PC);
+    rendezvous(~0u, op_mma, &m, "mma.sync", SIMT_PC);
+}
+
+/* --- ldmatrix, stmatrix ------------------------------------------------------------------------*/
+
+struct Matrices {
+    u32 *r, address;
+    int count;
+    bool trans, store;
+    const u32 *from;
+};
+
+static void op_matrices(Block &b, int warp, u32)
+{
+    Fiber **row = warp_of(b, warp);
+    const Matrices &m0 = *(Matrices *)row[0]->argument;
+    const u32 pc = row[0]->pc;
+    const int n = 8 * m0.count;
+    const char *what = m0.store ? " (stmatrix)" : " (ldmatrix)";
+    static char junk[16];
+    char *at[32];
+    Log log[32];
+    for (int l = 0; l < n; l++) { /* lane l names row l: 16 bytes */
+        const Matrices &m = *(Matrices *)row[l]->argument;
+        const bool ok =
+            !flags.check || check_shared(row[l], m.address, 16, m.store, pc, PLAIN, what);
+        at[l] = ok ? shared_at(m.address) : junk;
+        log[l] = {m.address, pc, 16, m0.store, true};
+    }
+    if (flags.count)
+        count_access(pc, log, n);
+    count_kind(m0.store ? K_STMATRIX : K_LDMATRIX);
+    for (int l = 0; l < 32; l++) {
+        const Matrices &m = *(Matrices *)row[l]->argument;
+        const int g = l / 4, t = l % 4;
+        for (int i = 0; i < m0.count; i++)
+            for (int x = 0; x < 2; x++) {
+                uint16_t *p = (uint16_t *)(m0.trans ? at[8 * i + 2 * t + x] + 2 * g
+                                                    : at[8 * i + g] + 4 * t + 2 * x);
+                if (m0.store)
+                    *p = (uint16_t)(m.from[i] >> 16 * x);
+                else
+                    m.r[i] = (x ? m.r[i] : 0) | (u32)*p << 16 * x;
+            }
+    }
+}
+
+void ldmatrix(u32 *r, u32 address, int count, bool trans)
+{
+    Matrices m = {r, address, count, trans, false, nullptr};
+    rendezvous(~0u, op_matrices, &m, "ldmatrix", SIMT_PC);
+}
+
+void stmatrix(u32 address, const u32 *r, int count, bool trans)
+{
+    Matrices m = {nullptr, address, count, trans, true, r};
+    rendezvous(~0u, op_matrices, &m, "stmatrix", SIMT_PC);
+}
+
+/* --- cp.async ----------------------------------------------------------------------------------*/
+
+static bool happens_now(void)
+{
+    Block &b = *me->block;
+    b.random = b.random * 1664525u + 1013904223u;
+    return flags.early == 1 || (flags.early == 2 && (b.random >> 20 & 1));
+}
+
+static void move(const Copy &c)
+{
+    char *to = shared_at(c.to);
+    if (c.valid)
+        memcpy(to, c.from, (size_t)c.valid);
+    memset(to + c.valid, 0, (size_t)(c.bytes - c.valid));
+}
+
+void cp_async_issue(u32 to, const void *from, int bytes, int valid)
+{
+    Fiber *f = me;
+    const u32 pc = SIMT_PC;
+    if (flags.check) {
+        settle_writes();
+        if (!check_shared(f, to, bytes, true, pc, PLAIN, " (cp.async)") ||
+            (valid && !check_global(f, (uintptr_t)from, valid, false, pc, PLAIN, " (cp.async)")))
+            return;
+        set_flight(to, bytes, pc);
+    }
+    if (flags.count && valid)
+        f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false});
+    count_kind(K_CP_ASYNC, 0);
+    Copy c = {to, pc, (const char *)from, bytes, valid};
+    if (happens_now()) {
+        move(c);
+        c.from = nullptr;
+    }
+    f->open.push_back(c);
+}
+
+void cp_commit(void)
+{
+    me->groups.push_back(std::move(me->open));
+    me->open.clear();
+}
+
+static void cp_land(int keep)
+{
+    Fiber *f = me;
+    if (flags.check)
+        settle_writes();
+    while ((int)f->groups.size() > keep) {
+        for (const Copy &c : f->groups[0]) {
+            if (c.from)
+                move(c);
+            if (flags.check) {
+                set_flight(c.to, c.bytes, 0);
+                check_shared(f, c.to, c.bytes, true, c.pc, PLAIN, " (cp.async)");
+            }
+        }
+        f->groups.erase(f->groups.begin());
+    }
+    if (flags.check)
+        settle_writes();
+}
+
+void cp_wait(int n)
+{
+    cp_land(n);
+}
+
+void cp_wait_all(void)
+{
+    cp_commit();
+    cp_land(0);
+}
+
+/* --- single instructions -----------------------------------------------------------------------*/
+
+void store_shared(u32 to, const void *v, int bytes)
+{
+    Fiber *f = me;
+    const u32 pc = SIMT_PC;
+    if (flags.check) {
+        settle_writes();
+        if (!check_shared(f, to, bytes, true, pc, PLAIN))
+            return;
+        for (int i = 0; i < bytes; i += 4)
+            check_pending(((const float *)v)[i / 4], pc);
+    }
+    if (flags.count)
+        f->log.push_back({to, pc, (uint8_t)bytes, true, true});
+    memcpy(shared_at(to), v, (size_t)bytes);
+}
+
+void store_global(void *to, const void *v, int bytes)
+{
+    access((uintptr_t)to, bytes, true, SIMT_PC, PLAIN);
+    memcpy(to, v, (size_t)bytes);
+}
+
+float exp2_approx(float x)
+{
+    check_pending(x, SIMT_PC);
+    count_kind(K_EXP, 0);
+    const float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.0f : y;
+}
+
+u32 pack(float low, float high, Type type)
+{
+    check_pending(low, SIMT_PC);
+    check_pending(high, SIMT_PC);
+    if (type == is_bf16)
+        return simt_to_bf16(low) | (u32)simt_to_bf16(high) << 16;
+    return simt_to_f16(low) | (u32)simt_to_f16(high) << 16;
+}
+} // namespace simt_ptx
+
+namespace simt
+{
+void count_exp(void)
+{
+    if (me)
+        count_kind(K_EXP, 0);
+}
+} // namespace simt

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The counters against arithmetic on paper: useful bytes against the byte model, bank conflicts and
+sectors of known patterns.
+
+usage: test_counts.py
+"""
+import re
+import sys
+
+from programs import program, run
+from tap import Tap
+
+
+def count(name, dtype, n, heads, d, *more):
+    words = ["--device", "cuda", "--variant", name, "--dtype", dtype, "-N", str(n), "-H",
+             str(heads), "-d", str(d), *more]
+    done = run([program("03")], words, SIMT_COUNT="1")
+    # one launch of the warm-up and one that is timed are the same: per launch
+    launches = sum(int(x) for x in re.findall(r": (\d+) launch", done.stdout))
+    numbers = {}
+    for way in ("read", "written"):
+        found = re.findall(rf"global memory {way}: (\d+) useful bytes, (\d+) sectors", done.stdout)
+        numbers[way] = sum(int(b) for b, _ in found) / max(launches, 1)
+        numbers[way + " sectors"] = sum(int(s) for _, s in found) / max(launches, 1)
+    waves = re.search(r"shared memory: (\d+) wavefronts, (\d+) without", done.stdout)
+    numbers["waves"], numbers["ideal"] = int(waves[1]) / launches, int(waves[2]) / launches
+    return numbers, done.stdout + done.stderr
+
+
+def model(n, heads, d, size, rows):
+    """Q and O once, K and V once for each tile of rows, lse: in bytes."""
+    tensor = n * heads * d * size
+    return tensor + 2 * tensor * -(-n // rows) + tensor + 4 * n * heads
+
+
+def main():
+    tap = Tap()
+    for name, dtype, size, rows in (("v1_fa2", "f32", 4, 32), ("v2_register_tiles", "f32", 4, 64),
+                                    ("v5_cp_async", "bf16", 2, 128)):
+        for n, heads in ((128, 2), (256, 1)):
+            got, text = count(name, dtype, n, heads, 64)
+            want = model(n, heads, 64, size, rows)
+            have = got["read"] + got["written"]
+            tap.ok(have == want, f"{name} N = {n}: useful bytes are the model's {want}",
+                   f"{have}\n{text}")
+    got, text = count("v1_fa2", "f32", 128, 1, 64)
+    tap.ok(got["waves"] == got["ideal"], "v1_fa2 has no bank conflict", text)
+    got, text = count("v4_ldmatrix", "bf16", 128, 1, 64)
+    tap.ok(got["waves"] == got["ideal"], "v4_ldmatrix: the swizzle leaves no bank conflict", text)
+    sys.exit(tap.done())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Shipped rungs with one line changed: `check` must name the mistake, or the oracle reject it.
+
+usage: test_mutants.py [NAME...]
+
+Each mutant is a replacement in a rung's file or in a unit that it includes. It is compiled, linked
+and run like a file of a student's (./ladder simt 03 my_kernel.cu check), with the binary and flags
+that test_rungs.py judges the shipped rungs with. `says` is how the title of one finding must begin;
+"oracle": no rule is broken, the result is wrong. Both lines must stand in the report.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from programs import ROOT, build_folder, run
+from tap import Tap
+
+A, B, C, D = ("03_flash_forward/cuda/" + name for name in
+              ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
+E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
+HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
+LONG, TINY = ["-N", "900"], ["-N", "70"]
+RACE = "race: "
+MUTANTS = [
+    # name, rung, changed file, old, new, says, flags
+    ("v0_no_syncwarp", A, A, "__syncwarp(); /* all lanes", "/* all lanes", RACE, TINY),
+    ("v0_q_overwritten", A, A, "__syncthreads(); /* Q_smem may", "/* Q_smem may", RACE, TINY),
+    ("v0_tiles_not_there", A, A, "__syncthreads(); /* the tiles", "/* the tiles", RACE, TINY),
+    ("v0_o_not_zeroed", A, A, "O[i * Q_step + x] = 0.0f;", ";",
+     "read of memory that nobody", TINY),
+    ("v0_l_not_zeroed", A, A, "= 0.0f;\n        }", "+= 0.0f;\n        }",
+     "read of memory that nobody", TINY),
+    ("v0_barrier_in_branch", A, A, "        __syncthreads(); /* so may",
+     "        if (warp) __syncthreads(); /* so may", "", TINY),
+    ("v1_tile_overwritten", B, B, "__syncthreads(); /* nobody", "/* nobody", RACE, TINY),
+    ("v1_tile_not_there", B, B, "p.Nk);\n        __syncthreads();", "p.Nk);", RACE, TINY),
+    ("v1_smem_too_small", B, B, "C::THREADS, C::SMEM, stream", "C::THREADS, C::SMEM - 256, stream",
+     "out of bounds of shared", TINY),
+    ("v1_row_too_many", B, B, "if (i >= p.Nq)", "if (i > p.Nq)", "oracle", TINY),
+    ("v1_lane_skips", B, B, "if (i < p.Nq) /* the same", "if (i < p.Nq && lane != 5) /* the same",
+     "", TINY),
+    ("v1_too_many_threads", B, B, "C::THREADS, C::SMEM, stream", "C::THREADS * 16, C::SMEM, stream",
+     "more than the machine has", TINY),
+    ("v1_too_much_smem", B, B, "C::THREADS, C::SMEM, stream", "C::THREADS, 300000, stream",
+     "more than the machine has", TINY),
+    ("v1_endless", B, B, "j < tiles.end; j++)", "j < tiles.end; j += 0)", "no progress", TINY),
+    ("v1_scale_missing", B, B, "step_row<C>(p.scale,", "step_row<C>(1.0f,", "oracle", TINY),
+    ("v5_no_wait", C, C, "copy_async_wait<0>();\n        __syncthreads",
+     "\n        __syncthreads", "use of bytes of a copy", LONG),
+    ("v5_one_group_short", C, C, "copy_async_wait<0>();\n        __syncthreads",
+     "copy_async_wait<1>();\n        __syncthreads", "use of bytes of a copy", LONG),
+    ("v5_no_barrier", C, C, "__syncthreads(); /* tile j is", "/* tile j is", RACE, LONG),
+    ("v5_one_stage", C, C, "C::Q_BYTES + (j & 1) * C::STAGE_BYTES", "C::Q_BYTES", "", LONG),
+    ("v5_tail_from_memory", C, C, "row < left ? from : base, row < left", "from, true",
+     "out of bounds of global", TINY),
+    ("v5_misaligned", C, C, "* stride + chunk * 8;", "* stride + chunk * 8 + 1;",
+     "misaligned access", TINY),
+    ("v9_q_not_waited_for", D, D, "barrier_wait(Q_full, 0, WAIT_Q);", ";",
+     "use of bytes of a copy", TINY),
+    ("v9_k_not_waited_for", D, D, "barrier_wait(keys_full + 8 * stage, parity, WAIT_K);", ";",
+     "use of bytes of a copy", LONG),
+    ("v9_no_fence", D, D, "wgmma_begin();\n        multiply_QK", "multiply_QK",
+     "wgmma without wgmma.fence", LONG),
+    ("v9_no_second_fence", D, D, "wgmma_begin();\n        multiply_PV", "multiply_PV",
+     "wgmma without wgmma.fence", LONG),
+    ("v9_s_not_waited_for", D, D, "wgmma_wait<0>(S);", ";",
+     "use of an accumulator before", LONG),
+    ("v9_o_not_waited_for", D, D, "wgmma_wait<0>(rows.O);", ";",
+     "use of an accumulator before", LONG),
+    ("v9_stage_released_early", D, D, "__syncthreads(); /* all warps are done", "/* all warps are",
+     RACE, LONG),
+    ("v9_barrier_not_made", D, D, "barrier_init(Q_full, 1);", ";", "wrong use of an mbarrier",
+     TINY),
+    ("v9_barrier_counts_2", D, D, "barrier_init(Q_full, 1);", "barrier_init(Q_full, 2);",
+     "deadlock", TINY),
+    ("v9_half_the_bytes", D, D, "2 * C::K_BYTES);", "C::K_BYTES);", "deadlock", TINY),
+    ("v9_wrong_phase", D, D, "parity ^= stage;", ";", "", LONG),
+    ("v9_store_not_waited_for", D, D, "    store_tiles_read();\n", "\n",
+     "a thread ends before", TINY),
+    ("v9_no_proxy_fence", D, HOPPER,
+     'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");', ";",
+     "no fence.proxy.async", TINY),
+    ("v9_tile_misplaced", D, HOPPER, '"[%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(to_smem)',
+     '"[%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(to_smem + 16)', "misaligned access", TINY),
+    ("v10_k_never_freed", E, E, "release(barrier + C::K_FREE);", ";", "deadlock", LONG),
+    ("v10_k_freed_too_early", E, E, "wgmma_wait<0>(S);\n        release(barrier + C::K_FREE);",
+     "release(barrier + C::K_FREE);\n        wgmma_wait<0>(S);", "", LONG),
+    ("v10_k_not_free", E, E, "barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);",
+     ";", "", LONG),
+    ("softmax_no_barrier", F, F, "__syncthreads(); /* nobody may", "/* nobody may", RACE, TINY),
+    ("softmax_out_of_array", F, F, "values_smem[t + half];", "values_smem[t + half + 1];",
+     "", TINY),
+]
+INCLUDES = ["common", "common/attention"]
+
+
+def commands():
+    """Of the target simt_own: how its main file is compiled, and how it is linked."""
+    text = subprocess.run(["ninja", "-C", str(build_folder()), "-t", "commands",
+                           "common/simt/programs/simt_own"], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout.split("\n")
+    lines = [line for line in text if "simt_own" in line]
+    compiled = [line for line in lines if re.search(r"-o \S*simt_own\.c\.o", line)][-1]
+    linked = [line for line in lines if re.search(r"-o common/simt/programs/simt_own ", line)][-1]
+    return compiled, linked
+
+
+def make(mutant, folder, compiled, linked):
+    """The mutant's program, or what the compiler says."""
+    name, rung, changed, old, new = mutant[:5]
+    text = (ROOT / changed).read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        return None, f"{changed} holds {text.count(old)} times: {old}"
+    kernel = folder / pathlib.Path(rung).name
+    kernel.write_text((ROOT / rung).read_text(encoding="utf-8"), encoding="utf-8")
+    place = kernel
+    if changed != rung:
+        place = folder / "units" / pathlib.Path(changed).name
+        place.parent.mkdir()
+    place.write_text(text.replace(old, new), encoding="utf-8")
+    for unit in (ROOT / rung).parent.glob("*.cuh"):
+        (folder / unit.name).write_text(unit.read_text(encoding="utf-8"), encoding="utf-8")
+    own = folder / "own.txt"
+    own.write_text(f"{rung.split('/')[0]}\n{kernel}\n", encoding="utf-8")
+    words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", f"-I{folder}",
+             *(f"-I{ROOT / include}" for include in INCLUDES), f"-I{build_folder() / 'common'}"]
+    steps = [[sys.executable, str(ROOT / "common/simt/programs/programs.py"), "own", str(own),
+              str(ROOT), str(folder / "main.c"), str(folder / "kernel.o"), str(folder / "d"),
+              *words]]
+    main_o = str(folder / "main.o")
+    steps.append(["sh", "-c", re.sub(r"-o \S*simt_own\.c\.o", f"-o {main_o}", re.sub(
+        r"-c \S*simt_own\.c\b", f"-c {folder}/main.c", compiled))])
+    steps.append(["sh", "-c", re.sub(r"-o \S+simt_own ", f"-o {folder}/program ", re.sub(
+        r"\S*simt_own\.c\.o", main_o, re.sub(r"\S*simt_own\.cu\.o", f"{folder}/kernel.o",
+                                             linked)))])
+    for step in steps:
+        done = subprocess.run(step, cwd=build_folder(), stdout=subprocess.PIPE, check=False,
+                              stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            return None, done.stdout[-1500:]
+    return folder / "program", ""
+
+
+def judge(mutant, compiled, linked):
+    name, rung, _changed, _old, _new, says, flags = mutant
+    with tempfile.TemporaryDirectory() as folder:
+        program, why = make(mutant, pathlib.Path(folder), compiled, linked)
+        if not program:
+            return mutant, False, why
+        dtype = "f32" if rung in (A, B, F) else "bf16"
+        words = ["--device", "cuda", "--variant", pathlib.Path(rung).stem, "--dtype", dtype,
+                 "-H", "1", "-d", "64", *flags]
+        done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
+    text = done.stdout + done.stderr
+    titles = re.findall(r"(?m)^simt: (.*)", done.stderr)
+    if says == "oracle":
+        good = done.returncode == 1 and "0 findings" in text and " WRONG " in text
+    else:
+        good = done.returncode != 0 and any(t.startswith(says) for t in titles
+                                            if not re.match(r"\d+ findings?,", t))
+        good = good and (re.search(r"\.cuh?:\d+", done.stderr) is not None)
+    return mutant, good and ":0:" not in text, text
+
+
+def main():
+    tap = Tap()
+    compiled, linked = commands()
+    chosen = [m for m in MUTANTS if len(sys.argv) < 2 or m[0] in sys.argv[1:]]
+    if os.environ.get("ATTN_TEST_QUICK"):
+        chosen = chosen[::8]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutant, good, text in pool.map(lambda m: judge(m, compiled, linked), chosen):
+            tap.ok(good, f"{mutant[0]}: {mutant[5] or 'a finding'}", text[:2500])
+    sys.exit(tap.done())
+
+
+if __name__ == "__main__":
+    main()

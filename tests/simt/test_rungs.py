@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Every CUDA rung, checked on this CPU: right by the oracle, and no finding.
+
+usage: test_rungs.py
+
+All pairs of dtype, d, N, mask, heads that share keys, and schedule (copies and products at the last
+moment, at the first, or by seed; warps and blocks in three orders). N = 700 once for each rung and
+dtype, so that each stage of a pipeline is used three times. There is no list of exceptions.
+"""
+import concurrent.futures
+import os
+import sys
+
+from programs import pairs, program, run, stage_rungs
+from tap import Tap
+
+MASKS = {"none": [], "causal": ["--causal"], "window": ["--window", "50,0"]}
+
+
+def words_of(name, case):
+    words = ["--device", "cuda", "--variant", name, "--dtype", case["dtype"], "-d", case["d"],
+             "-N", case["N"], "-H", "2", *MASKS[case["mask"]]]
+    return words + (["--kv-heads", "1"] if case["heads"] == "shared" else [])
+
+
+def cases_of(stage, dtypes):
+    table = {"dtype": dtypes, "d": ["64", "128"], "N": ["64", "160", "256"], "mask": list(MASKS),
+             "heads": ["own", "shared"], "schedule": ["late", "early", "random"]}
+    cases = pairs(table)
+    if os.environ.get("ATTN_TEST_QUICK"):
+        cases = cases[:3]
+    if stage == "03":
+        cases += [{"dtype": dtype, "d": "64", "N": "700", "mask": "none", "heads": "shared",
+                   "schedule": "late"} for dtype in dtypes]
+    return cases
+
+
+def judge(stage, name, case):
+    words = words_of(name, case)
+    done = run([program(stage)], words, case["schedule"], SIMT_CHECK="1")
+    good = (done.returncode == 0 and "0 findings, 0 warnings" in done.stderr
+            and f"{name} " in done.stdout)
+    if stage == "01" and case["N"] != "64":
+        words += ["--backward"]
+        back = run([program(stage)], words, case["schedule"], SIMT_CHECK="1")
+        good = good and back.returncode == 0 and "0 findings, 0 warnings" in back.stderr
+    return good, " ".join(words), f"{done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def main():
+    tap = Tap()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for stage, name, _path, dtypes in stage_rungs():
+            cases = cases_of(stage, dtypes)
+            results = list(pool.map(lambda case: judge(stage, name, case), cases))
+            bad = [f"{words}\n{text}" for good, words, text in results if not good]
+            tap.ok(not bad, f"{stage} {name}: {len(cases)} cases right, without a finding",
+                   "\n".join(bad[:2]))
+    sys.exit(tap.done())
+
+
+if __name__ == "__main__":
+    main()
