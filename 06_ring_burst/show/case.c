@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "course/runner.h"
 #include "harness/check/judge.h"
 #include "methods/simulate.h"
 #include "show/show.h"
@@ -113,6 +112,5 @@ int ring_show_case(Report *report, const Cli *cli, CliCase *c, int *status)
 
 void ring_show_serve(int argc, char **argv)
 {
-    if (argc > 0 && runner_wanted(argv[0]))
-        runner_serve(take_setup);
+    run_serve(argc > 0 ? argv[0] : NULL, take_setup);
 }

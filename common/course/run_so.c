@@ -141,14 +141,10 @@ static int explain(RunResult *out, const Cli *cli, const CliCase *c, const Isola
     return EXIT_WRONG;
 }
 
-int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                   const Cli *cli)
-{
-    return run_variant_so_here(out, stage, p, c, cli, NULL, 0);
-}
-
-int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                        const Cli *cli, const void *setup, size_t setup_bytes)
+int submission_run(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
+                   const Cli *cli, const void *setup, size_t setup_bytes);
+int submission_run(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
+                   const Cli *cli, const void *setup, size_t setup_bytes)
 {
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     char abi_symbol[128];
@@ -164,8 +160,6 @@ int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, con
                         .setup_bytes = setup_bytes};
     Isolate *s = NULL;
     int status = -1;
-    if (c->judge_dir)
-        return run_saved(out, p, c);
     snprintf(abi_symbol, sizeof abi_symbol, "%s_abi_version", stage->name);
     if (result_make(out, p, c) == EXIT_OK) {
         double start = bench_now_ms();

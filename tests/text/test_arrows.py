@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 """test_arrows.py: includes point down, and a stage's folder holds what a stage is.
 
+usage: test_arrows.py NAIVE    the program of stage 01, whose symbols are read
+
 A rung includes the plain problem and units; units include units; the library includes units and the
 harness; the course includes the harness; a method of stage 06 includes rank.h and its neighbours;
 the harness includes none of library, course and stages. What all of them stand on is the ground:
@@ -11,6 +13,8 @@ takes it out, and nobody adds one.
 import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -51,8 +55,6 @@ UPWARD = {
         "v4_window_backward.c",
     "05_sliding_window_online/cuda":
         "v0_online_block.cu v1_window_tiles.cu v2_mma_window.cu v3_decode_window.cu",
-    "06_ring_burst/show":
-        "case.c",
     "06_ring_burst/methods":
         "simulate.c simulate.h table.c",
     "common/attention/backward/cpu":
@@ -71,12 +73,6 @@ UPWARD = {
         "dropout.cuh window_cuda.h",
     "common/course":
         "contract_sliding.c",
-    "common/harness/check":
-        "judge.c",
-    "common/harness/cli":
-        "cli.c",
-    "common/harness/report":
-        "report_json.c",
     "common":
         "start.c"}
 
@@ -149,9 +145,20 @@ def check_itself(tap):
         tap.ok(upward(name, target) == bad, f"{name} -> {target}: {'up' if bad else 'down'}")
 
 
+def check_symbols(tap, program):
+    """The lesson's first program contains nothing of the judge, the hints and the sandbox."""
+    if not shutil.which("nm"):
+        return tap.skip("symbols", "no nm")
+    names = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    bad = re.findall(r"\b(?:isolate|hint|runner|sandbox|submission|attn_block)_\w+", names)
+    return tap.ok(len(names) > 1000 and not bad,
+                  f"{os.path.basename(program)} has no symbol of the course", " ".join(bad))
+
+
 def main():
     tap = Tap()
     check_itself(tap)
+    check_symbols(tap, sys.argv[1])
     check_arrows(tap)
     check_folders(tap)
     return tap.done()

@@ -8,7 +8,7 @@
  *
  * Interface:
  * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
- * - run_variant_so: the same for a user's shared object, isolated (course/isolate.h). Whatever that
+ * - run_variant_so: the same for a user's shared object, isolated (foreign.h). Whatever that
  *   code does, this process lives and reports. run_variant_so_here: for one that calls us.
  */
 #ifndef ATTN_RUN_H
@@ -73,9 +73,11 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
 int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                    const Cli *cli);
 /* The same for one that calls functions of this program (stage 06): it runs in this program started
- * anew, whose main() hands itself over to runner_serve (course/runner.h) and gets these bytes. */
+ * anew, whose main() hands itself over to run_serve and gets these bytes. */
 int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                         const Cli *cli, const void *setup, size_t setup_bytes);
+/* Does not return in such a process; name: argv[0] of main(). */
+void run_serve(const char *name, void (*take_setup)(const void *setup, size_t bytes));
 void result_free(RunResult *out);
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "course/hints.h"
+#include "harness/bench/foreign.h"
 
 /* --partials bf16: O is rounded at most once for each rank whose keys come by, travelling sums at
  * most once a hop and once more where they change nodes. */
@@ -80,29 +80,13 @@ static int check_with_own_rows(Check *check, const Reference *r, const RunResult
     return EXIT_OK;
 }
 
-/* What ./ladder grade would say of this one case: the hint of its first wrong array. */
-static void print_hint(const Check *check, const Oracle *oracle, const RunResult *out,
-                       const CliCase *c)
-{
-    const HintRun run = {hint_case_new(&out->args, oracle, c->backward, 4.0), &out->args, check, 0,
-                         c->block_kv};
-    HintVerdict verdict;
-    HintSymptom hint;
-    int which = 0;
-    while (which < CHECK_COUNT && !(check->array[which].checked && check->array[which].off))
-        which++;
-    if (which < CHECK_COUNT && hint_submission(&verdict, &run, 1) == 0) {
-        hint_array(&hint, &verdict, &run, which);
-        fprintf(stderr, "hint: %s\n", hint.sentence);
-    }
-    hint_case_free(run.of);
-}
-
 int judge_result(Check *check, const Reference *r, const RunResult *out, const CliCase *c,
                  const Variant *v)
 {
     /* f32 never goes through tensor cores here (no TF32), so their wider bound is not its own. */
     const double order = (v->traits & VARIANT_TENSOR_CORES) && c->dtype != ATTN_F32 ? 16.0 : 4.0;
+    const Foreign *course;
+    char why[512];
     memset(check, 0, sizeof *check);
     check->inputs_intact = out->inputs_intact;
     check->storage_intact = out->storage_intact;
@@ -113,8 +97,8 @@ int judge_result(Check *check, const Reference *r, const RunResult *out, const C
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);
     check_note_shared(check, v->name, stderr);
-    if (!check->pass && v == &c->so) /* a student's; ours have none of these mistakes */
-        print_hint(check, &r->oracle, out, c);
+    if (!check->pass && v == &c->so && (course = foreign_load(why, sizeof why)))
+        course->hint(check, &r->oracle, out, c); /* a student's; ours have none of these mistakes */
     if (out->leaked_bytes > 0) {
         check->pass = 0;
         cli_refuse("%s: %s", v->name, out->failure);

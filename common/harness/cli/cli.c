@@ -7,8 +7,8 @@
  * Interface: cli.h; cli_cases_from_text and readers of flags that every stage has (cli_internal.h).
  */
 #define _GNU_SOURCE /* sched_getaffinity, CPU_COUNT */
-#include "course/isolate.h"
 #include "harness/bench/bench.h"
+#include "harness/bench/foreign.h"
 #include "harness/cli/cli_internal.h"
 #include "harness/device/device.h"
 
@@ -355,16 +355,18 @@ static int check_shared_object(const char *path)
 /* strict where it can be had. Whoever asked for it gets it or nothing. */
 static int finish_sandbox(Cli *cli)
 {
-    char why[256];
-    if (cli->so_sandbox == ISOLATE_OFF)
+    char why[512];
+    const Foreign *course;
+    if (cli->so_sandbox == CLI_SANDBOX_OFF)
         return 0;
-    if (isolate_strict_here(why, sizeof why))
-        cli->so_sandbox = ISOLATE_STRICT;
-    else if (cli->so_sandbox == ISOLATE_STRICT)
+    course = foreign_load(why, sizeof why);
+    if (course && course->strict_here(why, sizeof why))
+        cli->so_sandbox = CLI_SANDBOX_STRICT;
+    else if (cli->so_sandbox == CLI_SANDBOX_STRICT)
         return cli_refuse("--so-sandbox: found strict, but %s; accepted here is off", why);
     else {
         fprintf(stderr, "--variant-so runs without a sandbox: %s\n", why);
-        cli->so_sandbox = ISOLATE_OFF;
+        cli->so_sandbox = CLI_SANDBOX_OFF;
     }
     return 0;
 }

@@ -136,7 +136,9 @@ typedef struct CliCase {
 } CliCase;
 
 /* strict where this machine can, else off and a sentence */
-#define CLI_SANDBOX_BEST (-1)
+#define CLI_SANDBOX_BEST   (-1)
+#define CLI_SANDBOX_OFF    0
+#define CLI_SANDBOX_STRICT 1
 
 typedef struct Cli {
     const Stage *stage;
@@ -147,7 +149,7 @@ typedef struct Cli {
     int quiet;
     double so_seconds;    /* --so-time: limit of a --variant-so child */
     int64_t so_mebibytes; /* --so-memory */
-    int so_sandbox;       /* --so-sandbox: IsolateMode; before it is known CLI_SANDBOX_BEST */
+    int so_sandbox;       /* --so-sandbox: CLI_SANDBOX_..., BEST before it is known */
     void *storage;        /* strings of the cases file */
     char command[512];    /* the command line, for the JSON rows; cut off where it is longer */
 } Cli;

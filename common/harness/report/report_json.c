@@ -8,7 +8,6 @@
  * Interface: report_json..., put_..., head_ring_case, head_ring (report_internal.h).
  */
 #include "attn_config.h"
-#include "course/isolate.h"
 #include "harness/device/device.h"
 #include "harness/models/model.h"
 #include "harness/report/report_internal.h"
@@ -369,7 +368,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_string(f, "failure", out->failure);
     put_string(f, "so_sandbox",
                row->variant != &row->c->so || !row->c->variant_so ? NULL
-               : r->cli->so_sandbox == ISOLATE_STRICT             ? "strict"
+               : r->cli->so_sandbox == CLI_SANDBOX_STRICT         ? "strict"
                                                                   : "off");
     put_machine(f, r, row->c, row->variant->device);
 }

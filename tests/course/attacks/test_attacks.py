@@ -123,7 +123,8 @@ class Court:
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
         os.chmod(folder, 0o755)
-        for name in ("01_naive/naive", "common/course/attn_runner", "common/course/attn_jail"):
+        for name in ("01_naive/naive", "common/course/attn_runner", "common/course/attn_jail",
+                     "common/course/attn_course.so"):
             shutil.copy(os.path.join(args.build, name), folder)
         os.mkdir(os.path.join(folder, "include"))
         for name in ("attention/attn.h", "attention/attn_pairs.h", "tensor.h"):
