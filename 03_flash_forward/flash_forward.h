@@ -17,7 +17,6 @@
  * Interface:
  * - FLASH_FORWARD_ABI_VERSION.
  * - flash_trace, flash_trace_steps: --trace (trace.c).
- * - flash_tiles_library_cpu, flash_tiles_library_cuda: the library's tiles, for the byte model.
  * The rungs are named in main.c. All of attention, fast, blocks of keys, memory of the caller:
  * attention/forward/flash_library.h.
  */
@@ -40,11 +39,6 @@ extern "C" {
  * library with any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to
  * OpenBLAS, which may cut it for its threads. The GPU's library: on GPUs with equally many
  * multiprocessors.) */
-
-/* The tiles that the library works with on this case. On a CPU: rows of a block of queries, keys of
- * a panel. */
-FlashTiles flash_tiles_library_cpu(const AttnArgs *args);
-FlashTiles flash_tiles_library_cuda(const AttnArgs *args);
 
 /* m, l and O of a tiny case (host tensors), tile by tile, on one screen. The second one Algorithm 1
  * over batch 0, head 0, a tile a page (report/pages.h), Nq and Nk up to 6, d up to 4. M: elements

@@ -9,6 +9,7 @@
  *
  * Interface:
  * - flash_forward_library_cpu, flash_forward_library_cuda: the whole pass, `library` of --list.
+ * - flash_tiles_library_cpu, flash_tiles_library_cuda: its tiles, for the byte model.
  * - flash_block_cpu, flash_block_cuda: resume from (O, lse).
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
  * - flash_simd_run with flash_simd_workspace_bytes: the CPU library without an allocation inside;
@@ -27,6 +28,11 @@ extern "C" {
 
 AttnStatus flash_forward_library_cpu(const AttnArgs *args);
 AttnStatus flash_forward_library_cuda(const AttnArgs *args);
+
+/* The tiles that the library works with on this case. On a CPU: rows of a block of queries, keys of
+ * a panel. */
+FlashTiles flash_tiles_library_cpu(const AttnArgs *args);
+FlashTiles flash_tiles_library_cuda(const AttnArgs *args);
 
 /* args->K, V and positions_k describe the block's keys only; args->mask, if any, is [Nq][Nk] of the
  * block. On entry and on return

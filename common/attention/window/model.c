@@ -11,8 +11,8 @@
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
-#include "flash_backward.h"
-#include "flash_forward.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 
 #ifdef HAVE_CUDA
 static WindowPass pass_on_cuda(const AttnArgs *args, int backward)
