@@ -11,8 +11,12 @@
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
-#include "flash_backward.h"
-#include "flash_forward.h"
+
+/* The tiles of what this library calls. */
+FlashTiles flash_tiles_library_cpu(const AttnArgs *args);
+FlashTiles flash_tiles_library_cuda(const AttnArgs *args);
+FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
+FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
 
 #ifdef HAVE_CUDA
 static WindowPass pass_on_cuda(const AttnArgs *args, int backward)
