@@ -141,6 +141,8 @@ def student(words):
     done = run(program, name, mode, line, flags, environment)
     print(shown(done.stdout))
     sys.stderr.write(done.stderr)
+    if done.returncode > 1:
+        return done.returncode
     key = "found" if done.returncode else {"": "right", "check": "clean", "count": "counted"}[mode]
     print(NEXT[key].format(stage=stage, name=what))
     return done.returncode if done.returncode in (0, 1, 2) else 1

@@ -112,17 +112,22 @@ def commands():
 
 def make(mutant, folder, compiled, linked):
     """The mutant's program, or what the compiler says."""
-    name, rung, changed, old, new = mutant[:5]
+    _name, rung, changed, old, new = mutant[:5]
     text = (ROOT / changed).read_text(encoding="utf-8")
     if text.count(old) != 1:
         return None, f"{changed} holds {text.count(old)} times: {old}"
+    return make_changed(rung, changed, text.replace(old, new), folder, compiled, linked)
+
+
+def make_changed(rung, changed, text, folder, compiled, linked):
+    """The same for a file whose whole text is given."""
     kernel = folder / pathlib.Path(rung).name
     kernel.write_text((ROOT / rung).read_text(encoding="utf-8"), encoding="utf-8")
     place = kernel
     if changed != rung:
         place = folder / "units" / pathlib.Path(changed).name
         place.parent.mkdir()
-    place.write_text(text.replace(old, new), encoding="utf-8")
+    place.write_text(text, encoding="utf-8")
     for unit in (ROOT / rung).parent.glob("*.cuh"):
         (folder / unit.name).write_text(unit.read_text(encoding="utf-8"), encoding="utf-8")
     own = folder / "own.txt"

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The wrong CUDA solutions of tests/wrong that are rungs of stages 02 and 03, on this CPU.
+
+usage: test_wrong.py [PATCH...]
+
+Each must be rejected with small cases, by a finding or by the oracle, and which of the two is told.
+(Their own cases are made for a GPU, and some are too large for a model.)
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+from programs import ROOT, run
+from tap import Tap
+from test_mutants import commands, make_changed
+
+sys.path.insert(0, str(ROOT / "tests/wrong"))
+import workshop  # noqa: E402
+
+RUNG = re.compile(r"0[23]_\w+/cuda/v\w+\.cu")
+
+
+def patches():
+    for path in sorted((ROOT / "tests/wrong").glob("*_cuda_*.patch")):
+        fields, hunks = workshop.read_patch(path)
+        if RUNG.fullmatch(fields["file"]):
+            yield path.stem, fields, hunks
+
+
+def judge(entry, compiled, linked):
+    name, fields, hunks = entry
+    changed = fields.get("header", fields["file"])
+    with tempfile.TemporaryDirectory() as folder:
+        text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
+        program, why = make_changed(fields["file"], changed, text, pathlib.Path(folder), compiled,
+                                    linked)
+        if not program:
+            return name, False, why
+        rung = pathlib.Path(fields["file"]).stem
+        f32 = fields["file"].startswith("02") or rung in ("v0_fa1", "v1_fa2", "v2_register_tiles")
+        said = ""
+        dist = ["--dist", "large"]  # a maximum that moves far
+        for more in ([], ["--causal", "-d", "128"], ["-N", "70"], dist, ["-N", "600", *dist]):
+            words = ["--device", "cuda", "--variant", rung, "--dtype", "f32" if f32 else "bf16",
+                     "-H", "2", "-N", "200", "-d", "64", *more]
+            done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
+            said += done.stdout + done.stderr
+            if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):
+                return name, True, said
+    return name, False, said
+
+
+def main():
+    tap = Tap()
+    compiled, linked = commands()
+    chosen = [p for p in patches() if len(sys.argv) < 2 or p[0][:3] in sys.argv[1:]]
+    if os.environ.get("ATTN_TEST_QUICK"):
+        chosen = chosen[::4]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, good, said in pool.map(lambda p: judge(p, compiled, linked), chosen):
+            title = re.search(r"(?m)^simt: (?!\d+ finding)(.*)", said)
+            tap.ok(good, f"{name}: {title[1] if title else 'the oracle'}", said[-1500:])
+    sys.exit(tap.done())
+
+
+if __name__ == "__main__":
+    main()
