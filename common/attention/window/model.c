@@ -8,11 +8,11 @@
  * Interface: window_library_pass (window_library.h).
  */
 #include "harness/models/model.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
-#include "attention/backward/backward_library.h"
-#include "attention/forward/flash_library.h"
 
 #ifdef HAVE_CUDA
 static WindowPass pass_on_cuda(const AttnArgs *args, int backward)
