@@ -353,7 +353,8 @@ def judge_programs(tap, build):
     """--variant-so prints the hint of ./ladder grade, once, and a right library gets none."""
     flags = ["-N", "70", "-H", "4", "--kv-heads", "2", "-d", "16", "--causal"]
     include = ["-I" + os.path.join(ROOT, part)
-               for part in ("common", "common/attention", "docs/course/include")]
+               for part in ("common", "common/attention", "docs/course/include",
+                            "tests/stages/so")]
     with tempfile.TemporaryDirectory() as folder:
         so = os.path.join(folder, "mine.so")
         for place, text, instead, code in LIBRARIES:

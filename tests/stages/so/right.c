@@ -8,6 +8,7 @@
  */
 #include <math.h>
 
+#include "abi.h"
 #include "alloc.h"
 #include "attn_pairs.h"
 #include "tensor.h"
@@ -16,7 +17,7 @@
 #define JOIN(a, b)  JOIN2(a, b)
 #define EXPORT(x)   JOIN(STAGE, x)
 
-int EXPORT(abi_version) = 2;
+int EXPORT(abi_version) = ABI_OF(STAGE);
 
 /* p [Nk] = probabilities of query i of head h, or zeros; returns lse */
 static float probabilities(const AttnArgs *a, int64_t b, int64_t h, int64_t i, const float *q,

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "abi.h"
 #include "alloc.h"
 #include "attn_pairs.h"
 #include "tensor.h"
@@ -17,7 +18,7 @@
 #define JOIN(a, b)  JOIN2(a, b)
 #define EXPORT(x)   JOIN(STAGE, x)
 
-int EXPORT(abi_version) = 2;
+int EXPORT(abi_version) = ABI_OF(STAGE);
 
 static float dot(const float *a, const float *b, int64_t d)
 {

@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "abi.h"
 #include "tensor.h"
 
 #define JOIN2(a, b) a##_##b
@@ -35,7 +36,7 @@ enum { EDGE = 4, MOST_D = 64, MOST_RANGES = 4096 };
 enum { OF_O, OF_LSE, OF_DQ, OF_DK, OF_DV };
 static const char *const names[] = {"O", "lse", "dQ", "dK", "dV"};
 
-int EXPORT(abi_version) = 2;
+int EXPORT(abi_version) = ABI_OF(STAGE);
 
 /* --- the numbers by which an array is known: attention of one batch without a mask ------------ */
 
