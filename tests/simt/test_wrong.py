@@ -5,7 +5,8 @@
 usage: test_wrong.py [PATCH...]
 
 Each must be rejected with small cases, by a finding or by the oracle, and which of the two is told.
-(Their own cases are made for a GPU, and some are too large for a model.)
+(Their own cases are made for a GPU, and some are too large for a model. So is the only case in
+which an index passes 2^31: patch 428 is left out.)
 """
 import concurrent.futures
 import os
@@ -22,12 +23,13 @@ sys.path.insert(0, str(ROOT / "tests/wrong"))
 import workshop  # noqa: E402
 
 RUNG = re.compile(r"0[23]_\w+/cuda/v\w+\.cu")
+TOO_LARGE = "428_cuda_index_in_32_bits"
 
 
 def patches():
     for path in sorted((ROOT / "tests/wrong").glob("*_cuda_*.patch")):
         fields, hunks = workshop.read_patch(path)
-        if RUNG.fullmatch(fields["file"]):
+        if RUNG.fullmatch(fields["file"]) and path.stem != TOO_LARGE:
             yield path.stem, fields, hunks
 
 
