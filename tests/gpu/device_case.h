@@ -76,6 +76,7 @@ static inline AttnArgs device_case_args(const DeviceCase *d, const AttnArgs *hos
     if (host->O.data)
         a.O.data = d->O_dev + ((unsigned char *)host->O.data - d->host->O.base);
     a.lse = d->lse_dev;
+    a.dO.data = a.dQ.data = a.dK.data = a.dV.data = NULL; /* they are on the host */
     if (host->mask) {
         assert_int_equal(
             0, device_upload(d->mask_dev, host->mask, (size_t)(host->shape.Nq * host->shape.Nk)));
