@@ -342,8 +342,10 @@ TEST(test_maps_that_rungs_skip)
                                         &rung_sliding_window_v3_streaming};
     const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
     World *w = world_new(&s, ATTN_F32, 1);
+    AttnArgs args = world_args(w);
+    const AttnOptions *const given = args.options;
     for (int n = 0; n < 3; n++) {
-        AttnArgs args = world_args(w);
+        args.options = given;
         assert_skipped(rungs[n], &args, "options");
         args.options = NULL;
         assert_int_equal(ATTN_OK, rung_call(rungs[n], ON_CPU, &args, 0));
@@ -353,8 +355,6 @@ TEST(test_maps_that_rungs_skip)
         assert_skipped(rungs[n], &args, "several segments");
         w->segments_q[0].stride = 1;
     }
-    AttnArgs args = world_args(w);
-    args.options = NULL;
     args.rule.right = 1;
     assert_skipped(&rung_sliding_window_v3_streaming, &args, "key at their position");
     args.rule.right = -1;
