@@ -4,10 +4,10 @@
 
 usage: test_rungs.py [--all]
 
---all: all pairs of dtype, d, N, mask, heads that share keys, and schedule (copies and products at the last
-moment, at the first, or by seed; warps and blocks in three orders). N = 700 once for each rung and
-dtype, so that each stage of a pipeline is used three times. Otherwise four of these cases, and one
-of N = 700. There is no list of exceptions.
+--all: all pairs of dtype, d, N, mask, heads that share keys, and schedule (copies and products at
+the last moment, at the first, or by seed; warps and blocks in three orders). N = 700 once for each
+rung and dtype, so that each stage of a pipeline is used three times. Otherwise four of these cases,
+and one of N = 700. There is no list of exceptions.
 """
 import concurrent.futures
 import os
