@@ -575,7 +575,11 @@ static void describe_waiting(const std::vector<Block *> &resident, Rule rule)
 static unsigned long seen_progress, seen_ended, blocks_ended;
 static int idle_seconds, seconds_of_block;
 
-/* Once in each second of CPU time: has anything happened but spinning? */
+volatile sig_atomic_t given_up;
+
+/* Once in each second of CPU time: has anything happened but spinning? A signal may come while the
+ * runtime has the heap's lock, and a report needs memory: so the next access of the kernel reports,
+ * and only where a second went by without one this handler does. */
 static void tick(int, siginfo_t *, void *where)
 {
     if (!launch_now.body || blocks_ended != seen_ended) {
@@ -590,10 +594,14 @@ static void tick(int, siginfo_t *, void *where)
             return;
         idle_seconds = flags.seconds;
     }
-    if (++idle_seconds < flags.seconds || !me)
+    if (++idle_seconds < flags.seconds || !me || given_up++ == 0)
         return;
+    no_progress(kernel_line(me, where)); /* a loop that touches no memory */
+}
+
+void no_progress(u32 pc)
+{
     Fiber *f = me;
-    const u32 pc = kernel_line(f, where);
     me = nullptr;
     report_finding(R_NO_PROGRESS, {pc, who(f) + " has been here, or in a loop around it, for " +
                                            std::to_string(flags.seconds) + " s of CPU time"});

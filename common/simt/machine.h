@@ -36,6 +36,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <signal.h>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -253,7 +254,9 @@ extern Launch launch_now;
 extern Block *block_now; /* whose fiber runs */
 extern Fiber *me;        /* NULL: the host's code runs */
 extern u32 launches;
-extern unsigned long progress; /* counts whatever is no spinning */
+extern unsigned long progress;         /* counts whatever is no spinning */
+extern volatile sig_atomic_t given_up; /* not 0: nothing else happens any more */
+[[noreturn]] void no_progress(u32 pc); /* the finding that says so */
 
 /* --- functions ---------------------------------------------------------------------------------*/
 

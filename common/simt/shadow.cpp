@@ -327,6 +327,8 @@ void access(uintptr_t a, int size, bool write, u32 pc, How how)
     if (a - (uintptr_t)f->block->stacks < (uintptr_t)STACK * MAX_THREADS)
         return; /* a local variable */
     f->last_pc = pc;
+    if (given_up)
+        no_progress(pc);
     if (!flags.check && !flags.count)
         return;
     const u32 shared = shared_address(a);
