@@ -22,8 +22,10 @@
 #include "attn_config.h"
 #include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "naive.h"
 #include "naive_rungs.h"
+#include "variant_so.h"
+
+STAGE_TRACE(naive); /* trace.c */
 
 static Variant variants[] = {
     CPU_RUNG(naive, v0_loops),

@@ -13,8 +13,10 @@
 
 #include "attention/rows.h"
 #include "attn_pairs.h"
-#include "naive.h"
+#include "harness/report/pages.h"
 #include "tensor.h"
+
+STAGE_TRACE(naive);
 
 /* M [rows][cols], titled, with the row's name in front: q0, k0 ... */
 static void print_matrix(FILE *to, const char *title, char row_name, const float *M, int64_t rows,

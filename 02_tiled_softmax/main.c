@@ -24,8 +24,10 @@
 #include "harness/rows_attention.h"
 #include "harness/rows_mode.h"
 #include "harness/stage_main.h"
-#include "tiled_softmax.h"
 #include "tiled_softmax_rungs.h"
+#include "variant_so.h"
+
+STAGE_TRACE(tiled_softmax); /* trace.c */
 
 static Variant variants[] = {
     CPU_RUNG(tiled_softmax, v0_three_pass),   CPU_RUNG(tiled_softmax, v1_online),
@@ -73,8 +75,8 @@ static int rows_case(Report *report, const Cli *cli, CliCase *c, int *status)
 int main(int argc, char **argv)
 {
     static const StageMain tiled_softmax = {.variants = variants,
-                                            .trace = softmax_trace,
-                                            .trace_steps = softmax_trace_steps,
+                                            .trace = tiled_softmax_trace,
+                                            .trace_steps = tiled_softmax_trace_steps,
                                             .model = model,
                                             .other_case = rows_case};
     return stage_main(&stage, &tiled_softmax, argc, argv);

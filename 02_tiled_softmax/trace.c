@@ -3,16 +3,19 @@
  * trace.c: one row of scores on its way through the blocks.
  *
  * Interface:
- * - softmax_trace: the last query of head 0, its scores in blocks of two keys, the state after each
- *   block, and the probabilities that come out; the same numbers by a merge tree beside it.
- * - softmax_trace_steps: the same, a block a page, with the formulas filled in.
+ * - tiled_softmax_trace: the last query of head 0, its scores in blocks of two keys, the state
+ *   after each block, and the probabilities that come out; the same numbers by a merge tree beside
+ *   it.
+ * - tiled_softmax_trace_steps: the same, a block a page, with the formulas filled in.
  */
 #include "attention/rows.h"
-#include "tiled_softmax.h"
+#include "harness/report/pages.h"
 #include "units/softmax_state.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+STAGE_TRACE(tiled_softmax);
 
 #define TRACE_BLOCK 2
 #define TRACE_MAX   8 /* keys shown */
@@ -60,7 +63,7 @@ static int load_scores(const AttnArgs *args, int64_t Nk, float *s)
     return failed ? -1 : 0;
 }
 
-int softmax_trace(const AttnArgs *args, FILE *to)
+int tiled_softmax_trace(const AttnArgs *args, FILE *to)
 {
     const AttnShape *n = &args->shape;
     int64_t i = n->Nq - 1, Nk = n->Nk < TRACE_MAX ? n->Nk : TRACE_MAX;
@@ -131,7 +134,7 @@ static void print_block(FILE *to, const float *s, int64_t j, int64_t end, int64_
     fprintf(to, "\n  lse = m + ln l = %.4f\n\f", (double)softmax_lse(both));
 }
 
-int softmax_trace_steps(const AttnArgs *args, FILE *to)
+int tiled_softmax_trace_steps(const AttnArgs *args, FILE *to)
 {
     const int64_t Nk = args->shape.Nk < TRACE_MAX ? args->shape.Nk : TRACE_MAX;
     SoftmaxState state = softmax_empty();

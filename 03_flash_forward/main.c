@@ -24,22 +24,38 @@
  *   and on Hopper (sm_90a), from v9 on, in plain CUDA and PTX:
  *     v9_wgmma ... v14_persistent: --list tells the idea of each
  *
+ *     for each tile i of Br queries, for each tile j of Bc keys:
+ *         S_ij  = scale * Q_i K_j^T                   [Br][Bc], lives in fast memory only
+ *         m_new = max(m_i, rowmax(S_ij))              alpha = exp(m_i - m_new)
+ *         P_ij  = exp(S_ij - m_new)
+ *         l_i   = alpha * l_i + rowsum(P_ij)          O_i   = alpha * O_i + P_ij V_j
+ *     O_i = O_i / l_i                                 lse_i = m_i + ln l_i
+ *
+ * Fast memory is what a tile fits in: registers and L1 on a CPU, registers and shared memory on a
+ * GPU. Slow memory is the rest. The variants differ in which loop is outside, that is, in which
+ * tiles travel between the two again and again.
+ *
  * The answer is stage 02's online state, applied to tiles that fit in fast memory; what is read
  * again and again is then a tile, and how often depends on the order of two loops.
+ *
+ * All variants are deterministic: the same arguments give the same bits, run after run; the CPU
+ * library with any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to
+ * OpenBLAS, which may cut it for its threads. The GPU's library: on GPUs with equally many
+ * multiprocessors.)
  *
  *     flash_forward                              small, checks all variants
  *     flash_forward --trace                      m, l and O filling in, tile by tile
  *     flash_forward --sram 4096 --bench          v0 and v1 with a smaller fast memory
  */
-#include <stdio.h>
-
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "flash_forward.h"
 #include "flash_forward_rungs.h"
-#include "harness/models/model.h"
+#include "harness/models/model_row.h"
 #include "harness/stage_main.h"
-#include "units/fast_memory.h"
+#include "variant_so.h"
+
+STAGE_TRACE(flash_forward); /* trace.c */
+void flash_forward_begin(const CliCase *c, const AttnShape *n, int quiet);
 
 static Variant variants[] = {
     CPU_RUNG(flash_forward, v0_fa1_tiles),
@@ -49,7 +65,7 @@ static Variant variants[] = {
     CPU_RUNG(flash_forward, v4_exp2),
     CPU_RUNG(flash_forward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL, 0,
-     "v5 for every mask, stride, dtype and state to resume from", NULL},
+     "v5 for every mask, stride, dtype and state to resume from", NULL, flash_tiles_library_cpu},
     CUDA_RUNG(flash_forward, v0_fa1),
     CUDA_RUNG(flash_forward, v1_fa2),
     CUDA_RUNG(flash_forward, v2_register_tiles),
@@ -67,7 +83,7 @@ static Variant variants[] = {
     CUDA_RUNG(flash_forward, v14_persistent),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda), NULL,
      VARIANT_TENSOR_CORES, "every mask, stride, segment and d; full tiles, split keys, resume",
-     NULL},
+     NULL, ATTN_CUDA_FN(flash_tiles_library_cuda)},
 };
 
 static const Stage stage = {"flash_forward",
@@ -79,102 +95,12 @@ static const Stage stage = {"flash_forward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, models/model.c does the sums ----------------*/
-
-static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa1_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa2_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
-static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_packed_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static const struct {
-    AttnFn forward;
-    FlashTiles (*tiles)(const AttnArgs *args);
-    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
-} models[] = {
-    {flash_forward_library_cpu, flash_tiles_library_cpu, packed_traffic},
-    {ATTN_CUDA_FN(flash_forward_library_cuda), ATTN_CUDA_FN(flash_tiles_library_cuda), fa2_traffic},
-};
-
-/* A rung on a CPU moves float32, whatever the tensors hold. v0 and v1 have tiles for --sram. */
-static ModelTraffic rung_traffic(ReportRow *row, AttnArgs args)
-{
-    const Rung *rung = row->variant->rung;
-    const Tiles t = stage_tiles(row);
-    const FlashTiles tiles = flash_tiles_of(&args.shape, t.Br, t.Bc);
-    const int sram =
-        rung == &rung_flash_forward_v0_fa1_tiles || rung == &rung_flash_forward_v1_fa2_rows;
-    row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = 1};
-    row->tiles.sram_elements = !sram ? 0 : row->c->sram ? row->c->sram : FAST_ELEMENTS;
-    if (row->variant->device == ON_CPU)
-        args.Q.dtype = ATTN_F32;
-    if (rung == &rung_flash_forward_v0_fa1_tiles || rung == &rung_flash_forward_v0_fa1)
-        return fa1_traffic(&args, tiles);
-    return sram || row->variant->device == ON_CUDA ? fa2_traffic(&args, tiles)
-                                                   : packed_traffic(&args, tiles);
-}
-
-static void model(ReportRow *row)
-{
-    const Variant *v = row->variant;
-    const AttnArgs *args = &row->result->args;
-    ModelTraffic traffic = {0};
-    if (v->rung)
-        traffic = rung_traffic(row, *args);
-    for (size_t m = 0; v->forward && m < sizeof models / sizeof *models; m++) {
-        if (models[m].forward != v->forward)
-            continue;
-        const FlashTiles tiles = models[m].tiles(args);
-        row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = tiles.splits};
-        traffic = models[m].traffic(args, tiles);
-    }
-    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
-}
-
-/* --sram M is what tile sizes are made from; this is what has to fit. */
-static void print_fast_memory(const AttnShape *shape, int64_t M)
-{
-    const FastMemory fast = fast_memory(M, (int)shape->Nq, (int)shape->Nk, (int)shape->d);
-    const int64_t elements = fast_elements(&fast);
-    printf("# M = %lld elements: v0_fa1_tiles and v1_fa2_rows have tiles of %d x %d; with S, m "
-           "and l %lld elements have to fit, %.2f M\n",
-           (long long)M, fast.Br, fast.Bc, (long long)elements, (double)elements / (double)M);
-}
-
-static int64_t asked_sram; /* --sram, or 0 */
-
-static void begin(const CliCase *c, const AttnShape *shape, int quiet)
-{
-    asked_sram = c->sram;
-    if (c->sram && !quiet)
-        print_fast_memory(shape, c->sram);
-}
-
-static int trace(const AttnArgs *args, FILE *to)
-{
-    return flash_trace(args, asked_sram, to);
-}
-
-static int trace_steps(const AttnArgs *args, FILE *to)
-{
-    return flash_trace_steps(args, asked_sram, to);
-}
-
 int main(int argc, char **argv)
 {
     static const StageMain flash_forward = {.variants = variants,
-                                            .trace = trace,
-                                            .trace_steps = trace_steps,
-                                            .begin = begin,
-                                            .model = model};
+                                            .trace = flash_forward_trace,
+                                            .trace_steps = flash_forward_trace_steps,
+                                            .begin = flash_forward_begin,
+                                            .model = model_forward_row};
     return stage_main(&stage, &flash_forward, argc, argv);
 }

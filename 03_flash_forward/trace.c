@@ -7,21 +7,24 @@
  * so that the two can be followed with a pencil; they end in the same O.
  *
  * Interface:
- * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
- *   all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its default
- *   would be one single tile here, so without it (M = 0) M is 8d, tiles of two keys.
- * - flash_trace_steps: v0, a tile a page.
+ * - flash_forward_begin: says what tiles --sram gives, and keeps it for the trace.
+ * - flash_forward_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last
+ *   query with all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its
+ *   default would be one single tile here, so without it M is 8d, tiles of two keys.
+ * - flash_forward_trace_steps: v0, a tile a page.
  */
-#include "flash_forward.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "attention/rows.h"
+#include "harness/report/pages.h"
 #include "harness/rung.h"
 #include "problem_rows.h"
 #include "units/fast_memory.h"
 #include "units/softmax_state.h"
+
+STAGE_TRACE(flash_forward);
 
 extern const Rung rung_flash_forward_v0_fa1_tiles, rung_flash_forward_v1_fa2_rows;
 
@@ -185,10 +188,25 @@ static int load_case(TraceCase *t, const AttnArgs *args, int64_t M)
     return 0;
 }
 
-int flash_trace(const AttnArgs *args, int64_t M, FILE *to)
+static int64_t asked_sram; /* --sram, or 0 */
+
+/* --sram M is what tile sizes are made from; this is what has to fit. */
+void flash_forward_begin(const CliCase *c, const AttnShape *n, int quiet)
 {
+    const FastMemory fast = fast_memory(c->sram, (int)n->Nq, (int)n->Nk, (int)n->d);
+    const int64_t elements = fast_elements(&fast);
+    asked_sram = c->sram;
+    if (c->sram && !quiet)
+        printf("# M = %lld elements: v0_fa1_tiles and v1_fa2_rows have tiles of %d x %d; with S, m "
+               "and l %lld elements have to fit, %.2f M\n",
+               (long long)c->sram, fast.Br, fast.Bc, (long long)elements,
+               (double)elements / (double)c->sram);
+}
+
+int flash_forward_trace(const AttnArgs *args, FILE *to)
+{
+    const int64_t M = asked_sram ? asked_sram : 8 * args->shape.d;
     TraceCase t;
-    M = M == 0 ? 8 * args->shape.d : M;
     if (load_case(&t, args, M) != 0)
         return 0;
     trace_fa1(&t, M, to);
@@ -236,12 +254,12 @@ static void print_state(const TraceCase *t, const SoftmaxState *state, const flo
     }
 }
 
-int flash_trace_steps(const AttnArgs *args, int64_t M, FILE *to)
+int flash_forward_trace_steps(const AttnArgs *args, FILE *to)
 {
     SoftmaxState state[TRACE_MAX];
     float O[TRACE_MAX * TRACE_MAX] = {0};
     TraceCase t;
-    if (load_case(&t, args, M == 0 ? 8 * args->shape.d : M) != 0)
+    if (load_case(&t, args, asked_sram ? asked_sram : 8 * args->shape.d) != 0)
         return 0;
     for (int64_t i = 0; i < t.Nq; i++)
         state[i] = softmax_empty();

@@ -24,12 +24,38 @@
  *     v10_wgmma ... v13_fused_delta  GPU  for Hopper: --list tells the idea of each
  *     library               GPU   any mask, stride, segments and d: what later stages call
  *
+ *     delta_i = rowsum(dO_i * O_i)                    once for each query
+ *     for each tile j of Bc keys, for each tile i of Br queries:
+ *         S     = scale * Q_i K_j^T                   recomputed: it was never stored
+ *         P     = exp(S - lse_i)                      no maximum, no sum: the forward kept lse
+ *         dP    = dO_i V_j^T
+ *         dS    = P * (dP - delta_i)                  times 1 - (S / cap)^2 with a softcap
+ *         dV_j += P^T dO_i
+ *         dK_j += scale * dS^T Q_i
+ *         dQ_i += scale * dS K_j
+ *
+ * Five products instead of the forward's two. In this loop order dK_j and dV_j stay in fast memory,
+ * and every tile of keys adds to dQ; with the loops swapped it is the other way round. Somebody has
+ * to add up what many tiles give, and how that is done tells the variants apart. With grouped heads
+ * the query heads of a group add to the same dK and dV.
+ *
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
  * probability. That is one more product, and it is cheaper than the way to memory and back.
  *
  * Every run is forward and backward; O and lse come from stage 03 (v1_blas brings its own), so a
  * disagreement about lse between the two stages would show here. Times and rates in the table are
  * those of the backward pass alone.
+ *
+ * lse is rounded to a float32, and P with it: at scores of 10^5 by a hundredth, and from 10^8 on P
+ * says nothing. It stays at most 1 all the same and the gradients finite, but in the kernels with
+ * tensor cores, where the comparison would cost time for each pair: there they may be infinite.
+ *
+ * On a CPU every variant is deterministic: the same arguments give the same bits, run after run,
+ * because every sum has one order that follows from the shape alone; the library with any number of
+ * threads too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut
+ * a large one for its threads where ours have only one task.) On the GPU a tile of keys adds to dQ
+ * by atomics, in an order that is a matter of luck: dQ may differ in the last bits from run to run.
+ * dK and dV do not, nor does anything of v1_two_kernels.
  *
  *     flash_backward                        small, checks all variants
  *     flash_backward -N 2048 --bench        time them
@@ -40,10 +66,12 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "flash_backward.h"
 #include "flash_backward_rungs.h"
-#include "harness/models/model.h"
+#include "harness/models/model_row.h"
 #include "harness/stage_main.h"
+#include "variant_so.h"
+
+STAGE_TRACE(flash_backward); /* trace.c */
 
 static Variant variants[] = {
     CPU_RUNG(flash_backward, v0_fa1_backward),
@@ -53,7 +81,8 @@ static Variant variants[] = {
     CPU_RUNG(flash_backward, v4_exp2),
     CPU_RUNG(flash_backward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, flash_backward_library_cpu, 0,
-     "v5 for every mask, stride and dtype, block by block if wanted", NULL},
+     "v5 for every mask, stride and dtype, block by block if wanted", NULL,
+     flash_backward_tiles_library_cpu},
     CUDA_RUNG(flash_backward, v0_atomics),
     CUDA_RUNG(flash_backward, v1_two_kernels),
     CUDA_RUNG(flash_backward, v2_mma),
@@ -70,7 +99,8 @@ static Variant variants[] = {
     CUDA_RUNG(flash_backward, v13_fused_delta),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
-     "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL},
+     "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL,
+     ATTN_CUDA_FN(flash_backward_tiles_library_cuda)},
     CPU_RUNG_AS(naive, v1_blas, "stage 01: P and dS as whole matrices, the row at 100 % memory"),
 };
 
@@ -83,62 +113,6 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* Parts of the keys with a dQ of their own: on a CPU as many as `tasks` threads want. */
-static int64_t parts_of(const AttnShape *n, int64_t Tc, int64_t tasks)
-{
-    const int64_t wanted = (tasks + n->B * n->Hkv - 1) / (n->B * n->Hkv);
-    return Tc < wanted ? Tc : wanted;
-}
-
-/* A rung's tiles; it moves float32 on a CPU, whatever the tensors hold. */
-static FlashTiles tiles_of_rung(const ReportRow *row, AttnArgs *args)
-{
-    const Tiles t = stage_tiles(row);
-    FlashTiles tiles = flash_tiles_of(&args->shape, t.Br, t.Bc);
-    const int v1 = row->variant->rung == &rung_flash_backward_v1_fa2_backward;
-    if (row->variant->device == ON_CPU) {
-        args->Q.dtype = ATTN_F32;
-        tiles.splits = parts_of(&args->shape, tiles.Tc, v1 ? 16 : 8);
-    }
-    return tiles;
-}
-
-/* The byte model of the backward pass. A kernel adds to dQ by atomics, or its queries own dQ. */
-static void model(ReportRow *row)
-{
-    const Rung *rung = row->variant->rung;
-    const int on_cpu = row->variant->device == ON_CPU;
-    AttnArgs args = row->result->args;
-    FlashTiles (*const library)(const AttnArgs *) =
-        on_cpu ? flash_backward_tiles_library_cpu : ATTN_CUDA_FN(flash_backward_tiles_library_cuda);
-    ModelTraffic traffic;
-    if (rung == &rung_naive_v1_blas) {
-        row->model_bytes = model_materialised_bytes(&args, 1);
-        return;
-    }
-    const FlashTiles t = rung ? tiles_of_rung(row, &args) : library(&args);
-    row->tiles = (ReportTiles){.Br = t.Br, .Bc = t.Bc, .splits = t.splits};
-    if (rung == &rung_flash_backward_v0_fa1_backward) {
-        traffic = model_fa1_backward_traffic(&args, t.Br, t.Bc);
-        row->tiles.splits = 1;
-    } else if (rung == &rung_flash_backward_v1_fa2_backward) {
-        traffic = model_fa2_backward_traffic(&args, t.Br, t.Bc, t.splits);
-    } else if (on_cpu) {
-        traffic = model_packed_backward_traffic(&args, t.Br, t.Bc, t.splits);
-    } else if (rung ? (rung->flags & ATOMICS) != 0 : args.Q.dtype != ATTN_F32) {
-        traffic = model_atomic_backward_traffic(&args, t.Br, t.Bc, 1);
-    } else {
-        traffic = model_two_kernels_backward_traffic(&args, t.Br, t.Bc);
-    }
-    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
-}
-
-static void begin(const CliCase *c, const AttnShape *shape, int quiet)
-{
-    (void)shape, (void)quiet;
-    flash_backward_set_deterministic(c->deterministic); /* the library */
-}
-
 int main(int argc, char **argv)
 {
     static const StageMain flash_backward = {
@@ -146,7 +120,7 @@ int main(int argc, char **argv)
         .forward = {flash_forward_library_cpu, ATTN_CUDA_FN(flash_forward_library_cuda)},
         .trace = flash_backward_trace,
         .trace_steps = flash_backward_trace_steps,
-        .begin = begin,
-        .model = model};
+        .deterministic = flash_backward_set_deterministic,
+        .model = model_backward_row};
     return stage_main(&stage, &flash_backward, argc, argv);
 }

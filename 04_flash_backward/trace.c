@@ -17,8 +17,10 @@
 
 #include "attention/rows.h"
 #include "attn_pairs.h"
-#include "flash_backward.h"
+#include "harness/report/pages.h"
 #include "harness/rung.h"
+
+STAGE_TRACE(flash_backward);
 
 RUNG_FN(flash_forward, v1_fa2_rows)
 

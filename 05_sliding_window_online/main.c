@@ -12,6 +12,14 @@
  *     v3_decode_window    GPU     few queries, the keys split over warps and merged
  *     library             GPU     one launch over the visible tiles, every option
  *
+ *     for each block i of queries, for each block j of keys that the window lets it see:
+ *         (O_ij, lse_ij) = attention of Q_i over the keys of block j alone
+ *         lse = max + log1p(exp(min - max))        of lse_i and lse_ij; -inf where both are
+ *         O_i = exp(lse_i - lse) O_i + exp(lse_ij - lse) O_ij,   lse_i = lse
+ *
+ * Weights that a clip or dropout changes are exp(s - m) / l with the maximum and the sum of the
+ * whole row. Not exp(s - lse): lse is rounded, at scores of 10^5 by a hundredth of a weight.
+ *
  * The answer: a step can be a single pair of blocks, in any order and from anywhere, since
  * softmax over parts is a sum weighted by exp(lse). And a window of w keys leaves N (w + 1) of N^2
  * pairs: whoever only visits tiles that have some pays N times the window.
@@ -23,23 +31,25 @@
  *     sliding_window --tensor-layout thd --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy
  */
 #include "attention/window/window_library.h"
-#include "attn_options.h"
+#include "attn_config.h"
 #include "harness/stage_main.h"
 #include "harness/visits.h"
-#include "sliding_window.h"
 #include "sliding_window_rungs.h"
+#include "variant_so.h"
+
+STAGE_TRACE(sliding_window); /* trace.c */
 
 static Variant variants[] = {
     CPU_RUNG(sliding_window, v0_offline_mask),
     CPU_RUNG(sliding_window, v1_online_block),
     CPU_RUNG(sliding_window, v3_streaming),
     {"library", ON_CPU, DTYPES_ALL, sliding_window_library_cpu, sliding_window_library_cpu_backward,
-     0, "only the tiles that the window leaves, every option", NULL},
+     0, "only the tiles that the window leaves, every option", NULL, NULL},
     CUDA_RUNG(sliding_window, v0_online_block),
     CUDA_RUNG(sliding_window, v3_decode_window),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_library_cuda),
      ATTN_CUDA_FN(sliding_window_library_cuda_backward), VARIANT_TENSOR_CORES,
-     "one launch, visible tiles only, masked and full ones apart, every option", NULL},
+     "one launch, visible tiles only, masked and full ones apart, every option", NULL, NULL},
 };
 
 static const Stage stage = {"sliding_window",
@@ -51,43 +61,6 @@ static const Stage stage = {"sliding_window",
                                 STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE,
                             variants,
                             sizeof variants / sizeof *variants};
-
-/* What a pass moves, and its tiles. */
-static WindowPass pass_of(const ReportRow *row, const AttnArgs *args, int backward)
-{
-    const Rung *rung = row->variant->rung;
-    WindowPass pass = {0};
-    if (!rung)
-        return window_library_pass(args, row->variant->device == ON_CUDA, backward);
-    if (rung->flags & FULL)
-        pass.traffic.load_bytes = model_materialised_bytes(args, backward);
-    else if (rung->flags & STREAM)
-        pass.traffic = model_stream_traffic(args);
-    else if (!(rung->flags & STEPS))
-        pass.traffic = model_decode_traffic(args);
-    else {
-        pass.tiles = flash_tiles_of(&args->shape, stage_tiles(row).Br, stage_tiles(row).Bc);
-        pass.traffic = model_online_traffic(args, pass.tiles.Br, pass.tiles.Bc);
-    }
-    return pass;
-}
-
-/* The tiles are those of the last pass. */
-static void model(ReportRow *row)
-{
-    const AttnArgs *args = &row->problem->args;
-    for (int backward = 0; backward <= row->c->backward; backward++) {
-        const WindowPass pass = pass_of(row, args, backward);
-        const FlashTiles t = pass.tiles;
-        row->model_bytes += pass.traffic.load_bytes + pass.traffic.store_bytes;
-        if (t.Br == 0)
-            continue;
-        const WindowTiles seen = window_count_tiles(args, t.Br, t.Bc);
-        row->tiles = (ReportTiles){0, t.Br, t.Bc, t.splits, seen.skipped, seen.masked, seen.clean};
-    }
-    if (attn_clips(args) || attn_drops(args)) /* tiles are gone over twice */
-        row->model_bytes = 0.0;
-}
 
 static void begin(const CliCase *c, const AttnShape *shape, int quiet)
 {
@@ -102,6 +75,6 @@ int main(int argc, char **argv)
                                              .trace = sliding_window_trace,
                                              .trace_steps = sliding_window_trace_steps,
                                              .begin = begin,
-                                             .model = model};
+                                             .model = window_model_row};
     return stage_main(&stage, &sliding_window, argc, argv);
 }

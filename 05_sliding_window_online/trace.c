@@ -11,7 +11,7 @@
  * the module does not.
  *
  * Interface:
- * - sliding_window_trace (sliding_window.h): head 0 of batch 0, one sequence, in float32.
+ * - sliding_window_trace: head 0 of batch 0, one sequence, in float32.
  * - sliding_window_trace_steps: the same, a block a page.
  */
 #include <math.h>
@@ -22,8 +22,10 @@
 #include "attention/window/cpu/online_internal.h"
 #include "attention/window/window_library.h"
 #include "attn_pairs.h"
+#include "harness/report/pages.h"
 #include "harness/visits.h"
-#include "sliding_window.h"
+
+STAGE_TRACE(sliding_window);
 
 #define MOMENTS  4 /* at which lse is shown */
 #define CHANNELS 4 /* of O */

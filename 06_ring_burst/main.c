@@ -28,7 +28,7 @@
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
  */
 #include "harness/stage_main.h"
-#include "methods/simulate.h"
+#include "runtime/simulate.h"
 #include "show/show.h"
 #include "transports/mpi/processes.h"
 

@@ -17,7 +17,7 @@
  * - RowsRung, RUNG_ROWS: the last line of a rung's file.
  * - LOAD(p), STORE(p, v): one element of x or y. LOAD_BLOCK(block, p, n): n elements of x into a
  *   local array. STORE_BLOCK_SCALED(p, block, n, factor): n elements of a local array, times
- *   factor, to y. (On a GPU: row_state.cuh.)
+ *   factor, to y. (On a GPU: problem_rows.cuh.)
  * - access_counts, access_counts_reset: reads and writes since the last reset.
  */
 #ifndef PROBLEM_ROWS_H

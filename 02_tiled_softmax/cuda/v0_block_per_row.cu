@@ -12,7 +12,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "row_state.cuh"
+#include "problem_rows.cuh"
 
 #define ROW_THREADS 256
 #define MAX_BLOCKS  (1 << 20)

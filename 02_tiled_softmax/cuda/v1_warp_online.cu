@@ -14,7 +14,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "row_state.cuh"
+#include "problem_rows.cuh"
 
 #define BLOCK_WARPS 8
 #define MAX_BLOCKS  (1 << 20)

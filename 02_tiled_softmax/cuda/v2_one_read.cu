@@ -27,7 +27,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "row_state.cuh"
+#include "problem_rows.cuh"
 
 #define ONE_READ_COLS 32768 /* the widest row that one block's registers hold */
 

@@ -24,7 +24,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "row_state.cuh"
+#include "problem_rows.cuh"
 
 #define SLICE_THREADS  256
 #define SLICE_VECTORS  8

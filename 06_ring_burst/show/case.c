@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "harness/check/judge.h"
-#include "methods/simulate.h"
+#include "runtime/simulate.h"
 #include "show/show.h"
 #include "transports/mpi/processes.h"
 

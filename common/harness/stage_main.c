@@ -103,6 +103,8 @@ static int run_case(const StageMain *s, Report *report, const Cli *cli, const Cl
         return status;
     if (s->begin)
         s->begin(c, &p->inputs.args.shape, cli->quiet);
+    if (s->deterministic)
+        s->deterministic(c->deterministic);
     if (c->trace && pages_trace(c, &p->inputs.args, s->trace, s->trace_steps) != 0)
         status = cli_no_memory("--trace");
     const int ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */

@@ -24,6 +24,7 @@ typedef struct StageMain {
     PagesWriter trace, trace_steps;
     /* Inputs are made, traces and variants not yet run: what the stage keeps by itself. */
     void (*begin)(const CliCase *c, const AttnShape *shape, int quiet);
+    void (*deterministic)(int yes); /* --deterministic, to the library */
     /* The row's model_bytes and tiles. Not called for a user's shared object. */
     void (*model)(ReportRow *row);
     /* Why a variant skipped the case itself, into out->failure. */

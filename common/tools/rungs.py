@@ -35,7 +35,7 @@ class Refused(Exception):
 
 def listed(main_c):
     """A stage may list a rung of an earlier one."""
-    root, found = main_c.parent.parent, []
+    root, found = pathlib.Path(__file__).resolve().parents[2], []
     for device, stage, name in LISTED.findall(main_c.read_text(encoding="utf-8")):
         file = f"cpu/{name}.c" if device == "CPU" else f"cuda/{name}.cu"
         homes = [folder for folder in (main_c.parent, *sorted(root.glob(f"0[0-9]_{stage}")))

@@ -40,7 +40,7 @@ CALLED = {
 }
 # Stage 06's methods call what lies behind rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
-WATCHES = ("collect", "fault", "log", "share")
+WATCHES = ("collect", "fault", "log", "share", "simulate", "table")
 KERNELS = [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[B] + "/cpu/backward_run.c",
            LIBRARY[F] + "/cuda/block.cu", LIBRARY[F] + "/cuda/attention_f32.cu",
            LIBRARY[F] + "/cuda/attention_16bit.cu", LIBRARY[F] + "/cuda/hopper_16bit.cu",

@@ -20,8 +20,8 @@
 #include "attn_options.h"
 #include "attn_pairs.h"
 #include "harness/io/philox.h"
-#include "sliding_window.h"
 #include "tensor.h"
+#include "variant_so.h"
 
 int sliding_window_abi_version = SLIDING_WINDOW_ABI_VERSION;
 

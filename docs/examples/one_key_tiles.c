@@ -12,8 +12,8 @@
 
 #include "alloc.h"
 #include "attn_pairs.h"
-#include "flash_forward.h"
 #include "tensor.h"
+#include "variant_so.h"
 
 int flash_forward_abi_version = FLASH_FORWARD_ABI_VERSION;
 

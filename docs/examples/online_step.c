@@ -14,8 +14,8 @@
 #include "attention/window/window_library.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
-#include "sliding_window.h"
 #include "tensor.h"
+#include "variant_so.h"
 
 #define BLOCK_Q  24
 #define BLOCK_KV 16

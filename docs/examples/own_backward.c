@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/simulate.h"
+#include "runtime/simulate.h"
 
 int ring_burst_abi_version = RING_BURST_ABI_VERSION;
 

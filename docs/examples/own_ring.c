@@ -6,7 +6,7 @@
  *
  * Interface: ring_burst_variant, ring_burst_abi_version.
  */
-#include "methods/simulate.h"
+#include "runtime/simulate.h"
 
 int ring_burst_abi_version = RING_BURST_ABI_VERSION;
 

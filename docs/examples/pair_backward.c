@@ -14,8 +14,8 @@
 
 #include "alloc.h"
 #include "attn_pairs.h"
-#include "flash_backward.h"
 #include "tensor.h"
+#include "variant_so.h"
 
 int flash_backward_abi_version = FLASH_BACKWARD_ABI_VERSION;
 

@@ -16,7 +16,6 @@
 
 #include "../unit/key_blocks.h"
 
-#include "flash_forward.h"
 #include "harness/device/device.h"
 
 #include "attention/forward/cuda/block.cuh"

@@ -19,7 +19,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include "flash_forward.h"
 #include "harness/device/device.h"
 #include "harness/io/fill.h"
 #include "harness/rung.h"

@@ -16,7 +16,6 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "flash_forward.h"
 #include "harness/check/check.h"
 #include "harness/rung.h"
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "attention/op/op_internal.h"
-#include "flash_forward.h"
 
 PretendDevice pretend;
 

@@ -5,7 +5,7 @@ with status 3 and a sentence; it never waits for what does not come.
 
     test_start.py PROGRAM...
 
-Without common/start.c OpenBLAS waits for ever: each of these runs has a time limit.
+Without common/harness/start.c OpenBLAS waits for ever: each of these runs has a time limit.
 """
 import os
 import re

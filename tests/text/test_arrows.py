@@ -7,8 +7,7 @@ usage: test_arrows.py NAIVE    the program of stage 01, whose symbols are read
 A rung includes the plain problem and units; units include units; the library includes units and the
 harness; the course includes the harness; a method of stage 06 includes rank.h and its neighbours;
 the harness includes none of library, course and stages. What all of them stand on is the ground:
-attn.h with its parts, tensors and allocation. The two lists of exceptions shrink: whoever mends one
-takes it out, and nobody adds one.
+attn.h with its parts, tensors and allocation. There is no exception.
 """
 import os
 import pathlib
@@ -20,6 +19,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common",
                                 "tools"))
+import reading
 import source_hashes
 import tree
 from tap import Tap
@@ -43,48 +43,9 @@ DOWN = {"rung": {"problem", "unit"}, "method": {"method", "rank.h"}, "unit": {"u
         "course": {"course", "harness", "unit", "ground"},
         "stage": {"rung", "method", "rank.h", "stage", "problem", "unit", "harness", "ground",
                   "library"}}
-# {folder: files whose includes point up today}
-UPWARD = {
-    "02_tiled_softmax/cuda":
-        "v0_block_per_row.cu v1_warp_online.cu v2_one_read.cu v3_split_row.cu",
-    "04_flash_backward/cpu":
-        "v0_fa1_backward.c v1_fa2_backward.c v2_packing.c v3_register_tiles.c v4_exp2.c "
-        "v5_own_heads.c",
-    "05_sliding_window_online/cpu":
-        "v0_offline_mask.c v1_online_block.c v2_window_tiles.c v3_streaming.c "
-        "v4_window_backward.c",
-    "05_sliding_window_online/cuda":
-        "v0_online_block.cu v1_window_tiles.cu v2_mma_window.cu v3_decode_window.cu",
-    "06_ring_burst/methods":
-        "simulate.c simulate.h table.c",
-    "common/attention/backward/cpu":
-        "backward_pack.h",
-    "common/attention/backward/cuda":
-        "block.cuh sums.cu",
-    "common/attention/forward/cpu":
-        "simd_pack.h simd_run.c",
-    "common/attention/forward/cuda":
-        "block.cuh dispatch.cuh",
-    "common/attention/op":
-        "device.c operator.c",
-    "common/attention/window/cpu":
-        "normalise.c offline.c online.c order.c plain.c sequences.h stream.c weights.h",
-    "common/attention/window/cuda":
-        "dropout.cuh window_cuda.h",
-    "common/course":
-        "contract_sliding.c",
-    "common":
-        "start.c"}
-
 STAGE = {"README.md", "main.c", "trace.c", "meson.build", "cpu", "cuda"}
 RING = {"README.md", "main.c", "meson.build", "methods", "runtime", "transports", "planner", "show"}
-LEFT = set("""
-01_naive/naive.h 02_tiled_softmax/tiled_softmax.h 03_flash_forward/bench_ratio.c
-03_flash_forward/count_traffic.c 03_flash_forward/flash_forward.h
-04_flash_backward/backward_steps.h 04_flash_backward/bench_ratio.c
-04_flash_backward/flash_backward.h 05_sliding_window_online/bench_ratio.c
-05_sliding_window_online/sliding_window.h 05_sliding_window_online/window_steps.h
-""".split())
+MAX_MAIN = 60  # lines of code: a stage's question and its list of rungs
 
 
 def layer_of(name):
@@ -96,11 +57,6 @@ def upward(name, target):
     return layer_of(target) not in DOWN.get(layer_of(name), {layer_of(target)})
 
 
-def excepted(name):
-    folder, _, file = name.rpartition("/")
-    return file in UPWARD.get(folder, "").split()
-
-
 def check_arrows(tap):
     root, found = tree.ROOT.resolve(), []
     given = root / "docs" / "course" / "include"  # what students include, found first by the course
@@ -109,22 +65,20 @@ def check_arrows(tap):
             target = path.relative_to(root).as_posix()
             if upward(name, target) and not (given / path.name).is_file():
                 found.append((name, target))
-    new = [f"{name} -> {target}" for name, target in found if not excepted(name)]
-    tap.ok(not new, "includes point down", "\n".join(new))
-    mended = {f"{folder}/{file}" for folder, files in UPWARD.items() for file in files.split()} - \
-        {name for name, _ in found}
-    print("# take out of UPWARD:", *sorted(mended))
+    tap.ok(not found, "includes point down", "\n".join(f"{name} -> {to}" for name, to in found))
 
 
 def check_folders(tap):
-    found = set()
-    for name in tree.sources(""):
-        parts = name.split("/")
-        if re.match(r"0\d_", name):
-            found |= {f"{parts[0]}/{parts[1]}"} - \
-                {f"{parts[0]}/{part}" for part in (RING if name[1] == "6" else STAGE)}
-    tap.ok(found <= LEFT, "a stage's folder holds what a stage is", " ".join(sorted(found - LEFT)))
-    print("# take out of LEFT:", *sorted(LEFT - found))
+    """A stage's folder holds what a stage is, and its main.c is short."""
+    for stage in sorted(tree.ROOT.glob("0[1-6]_*")):
+        there = {name.split("/")[1] for name in tree.sources("")
+                 if name.startswith(stage.name + "/")}
+        wanted = RING if stage.name == "06_ring_burst" else STAGE
+        tap.ok(there == wanted, f"{stage.name} holds what a stage is",
+               f"more: {sorted(there - wanted)}, less: {sorted(wanted - there)}")
+        lines = len(reading.code_lines((stage / "main.c").read_text(encoding="utf-8")))
+        tap.ok(lines <= MAX_MAIN, f"{stage.name}/main.c: {lines} lines of code",
+               f"{MAX_MAIN} are accepted")
 
 
 def check_itself(tap):
@@ -134,7 +88,7 @@ def check_itself(tap):
             ("03_flash_forward/cpu/v0_a.c", "common/attention/forward/flash_library.h", True),
             ("03_flash_forward/cuda/v0_a.cu", "common/units/mma.cuh", False),
             ("common/units/mma.cuh", "common/problem.cuh", True),
-            ("common/attention/forward/cpu/a.c", "03_flash_forward/flash_forward.h", True),
+            ("common/attention/forward/cpu/a.c", "03_flash_forward/cpu/v0_a.c", True),
             ("common/attention/forward/cpu/a.c", "common/harness/io/philox.h", False),
             ("common/harness/cli/cli.c", "common/course/isolate.h", True),
             ("01_naive/main.c", "common/course/isolate.h", True),

@@ -17,7 +17,6 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_pairs.h"
-#include "flash_forward.h"
 #include "key_blocks.h"
 
 static inline float *floats_new(int64_t count)

@@ -16,9 +16,11 @@
 #include "attention/rows.h"
 #include "harness/check/check.h"
 #include "harness/models/model.h"
+#include "harness/report/pages.h"
 #include "harness/rung.h"
 #include "problem_rows.h"
 
+STAGE_TRACE(flash_backward);
 RUNG_FN(naive, v0_loops)
 RUNG_FN(flash_backward, v0_fa1_backward)
 RUNG_FN(flash_backward, v1_fa2_backward)

@@ -15,7 +15,6 @@
 
 #include "attn_config.h"
 #include "attn_pairs.h"
-#include "flash_forward.h"
 #include "flash_forward_rungs.h"
 #include "harness/device/device.h"
 #include "harness/models/model.h"

@@ -17,7 +17,6 @@
 #include "key_blocks.h"
 
 #include "attention/forward/flash_library.h"
-#include "flash_forward.h"
 #include "harness/bench/bench.h"
 #include "harness/rung.h"
 #include "judge_case.h"

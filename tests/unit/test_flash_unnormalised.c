@@ -14,7 +14,6 @@
 
 #include "alloc.h"
 #include "attention/forward/flash_library.h"
-#include "flash_forward.h"
 #include "judge_case.h"
 #include "key_blocks.h"
 

@@ -12,7 +12,6 @@
 #include "judge_case.h"
 
 #include "attn_config.h"
-#include "flash_forward.h"
 #include "units/vector.h"
 
 #include "attention/forward/cpu/simd_pack.h"

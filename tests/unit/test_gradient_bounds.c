@@ -19,7 +19,6 @@
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attention/rows.h"
-#include "flash_forward.h"
 #include "harness/check/check.h"
 #include "harness/rung.h"
 
@@ -64,7 +63,7 @@ static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 static double worst[2][3][CHECK_COUNT];
 
 static const Variant variants[] = {
-    {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, "", NULL}};
+    {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, "", NULL, NULL}};
 static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_ALWAYS_BACKWARD, variants, 1};
 
 typedef struct Trial {

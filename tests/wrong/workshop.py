@@ -240,7 +240,8 @@ class Workshop:
             passes = {"variant": function}
             if f"{function}_backward(" in original:
                 passes["variant_backward"] = function + "_backward"
-        lines += [f'#include "{stage}.h"',
+        lines += ['#include "runtime/simulate.h"' if stage == "ring_burst" else
+                  '#include "variant_so.h"',
                   f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;"]
         for export, call in passes.items():
             lines += [f"AttnStatus {stage}_{export}(const AttnArgs *args);",

@@ -41,8 +41,6 @@ int op_default_threads(void)
 #ifdef HAVE_CUDA
 #include <cuda_runtime_api.h>
 
-#include "flash_forward.h"
-
 /* 0, or -1 and a word on stderr. The error is taken off CUDA's hands: it is ours, not something
  * that the application should find in its next cudaGetLastError. */
 static int tell(cudaError_t error, const char *what)

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "attention/forward/flash_library.h"
-#include "flash_forward.h"
 #include "op_internal.h"
 
 typedef FlashAttentionStatus Status;

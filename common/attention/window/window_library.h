@@ -5,7 +5,7 @@
  *
  * Interface:
  * - sliding_window_library_cpu, sliding_window_library_cuda, ..._backward: whole calls.
- *   WindowPass, window_library_pass: what they move, for the byte model.
+ * - window_model_row: what a row of stage 05 moves.
  * - WindowTiles, window_count_tiles: what the walk over tiles of a kernel visits.
  * - window_plain_run, window_plain_backward (host): normalisation and temperature around a kernel
  *   that knows neither.
@@ -16,25 +16,21 @@
 #define WINDOW_LIBRARY_H
 
 #include "attn.h"
-#include "harness/models/model.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct FlashSums; /* attention/backward/backward_library.h */
+struct ReportRow; /* harness/report/report.h */
 
 AttnStatus sliding_window_library_cpu(const AttnArgs *args);
 AttnStatus sliding_window_library_cpu_backward(const AttnArgs *args);
 AttnStatus sliding_window_library_cuda(const AttnArgs *args);
 AttnStatus sliding_window_library_cuda_backward(const AttnArgs *args);
 
-/* One pass: its tiles, and what goes between slow and fast memory. */
-typedef struct WindowPass {
-    FlashTiles tiles;
-    ModelTraffic traffic;
-} WindowPass;
-WindowPass window_library_pass(const AttnArgs *args, int on_cuda, int backward);
+/* Into model_bytes and tiles of the row, those of its last pass. */
+void window_model_row(struct ReportRow *row);
 
 /* Xn = round(w * X / sqrt(mean over the group of X^2 + eps)) to X's dtype, statistics in float32;
  * X [B][N][heads][d], w [heads*d]. Xn->data is memory of the caller; Xn becomes a contiguous BSHD

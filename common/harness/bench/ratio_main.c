@@ -13,7 +13,7 @@
 #include "harness/check/judge.h"
 #include "harness/models/model.h"
 #include "harness/report/report.h"
-#include "start.h"
+#include "harness/start.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -38,6 +38,7 @@ typedef struct Variant {
     unsigned traits;         /* VARIANT_..., what the checker has to know */
     const char *idea;        /* one line for --list and the README */
     const struct Rung *rung; /* NULL: no rung. It computes the passes that are NULL above */
+    FlashTiles (*tiles)(const AttnArgs *args); /* of the library, for the byte model; or NULL */
 } Variant;
 
 /* A line of a stage's list: naive, v0_loops stand for rung_naive_v0_loops (problem.h). */

@@ -9,7 +9,7 @@
  * Interface:
  * - pages_open: a stream for the text.
  * - pages_play: shows the pages and closes the stream.
- * - pages_trace: --trace of a stage whose traces need the arguments only.
+ * - pages_trace: --trace. STAGE_TRACE: what a stage's trace.c defines for it.
  */
 #ifndef ATTN_PAGES_H
 #define ATTN_PAGES_H
@@ -42,6 +42,11 @@ int pages_play(Pages *p, FILE *keys, FILE *screen);
 
 /* Writes a trace as text; 0, or -1: no memory. */
 typedef int (*PagesWriter)(const AttnArgs *args, FILE *to);
+
+/* A tiny case (host tensors) on one screen, and as a page for each step. 0, or -1: no memory. */
+#define STAGE_TRACE(stage)                                                                         \
+    int stage##_trace(const AttnArgs *args, FILE *to);                                             \
+    int stage##_trace_steps(const AttnArgs *args, FILE *to)
 
 /* On stdout: `screen` at once, or with --step the pages of `steps`. 0, or -1: no memory. */
 int pages_trace(const CliCase *c, const AttnArgs *args, PagesWriter screen, PagesWriter steps);

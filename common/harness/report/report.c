@@ -11,7 +11,7 @@
 #include "harness/device/device.h"
 #include "harness/models/model.h"
 #include "harness/report/report_internal.h"
-#include "start.h"
+#include "harness/start.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -37,10 +37,9 @@ def stage_text(main_c):
 
 def write_main(output, main_c, entries):
     folder = main_c.parent
-    name = re.search(r'\{\s*"(\w+)"', stage_text(main_c))[1]
     lines = [f"/* Generated from {folder.name}/main.c by common/simt/programs/programs.py. */",
              '#include "harness/stage_main.h"', '#include "harness/rows_attention.h"',
-             f'#include "{name}.h"']
+             '#include "variant_so.h"']
     for stage, rung, path in entries:
         line = rungs.registration(path)
         lines.append(f"ROWS_RUNG_CUDA({stage}, {rung}, {line['idea']});" if "softmax" in line else

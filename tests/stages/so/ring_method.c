@@ -4,8 +4,8 @@
  * over rank.h (see simulate.h). DEED chooses what is wrong with it; 0 is right. The backward
  * pass is the program's own, with DEED 5 that of another method than it says.
  */
-#include "methods/simulate.h"
 #include "runtime/ring_world.h"
+#include "runtime/simulate.h"
 
 typedef struct Mine {
     RingState state;

@@ -6,7 +6,7 @@
  * either. Few queries have their keys split among blocks, whose states lie in the workspace; only
  * then is it used, and there is no kernel for some heads or the last keys.
  *
- * Interface: of flash_forward.h and block_resume.h what the backend of a GPU calls.
+ * Interface: of flash_library.h and block_resume.h what the backend of a GPU calls.
  */
 #include <math.h>
 

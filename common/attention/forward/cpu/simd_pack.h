@@ -17,7 +17,6 @@
 
 #include "attention/forward/flash_library.h"
 #include "attn_pairs.h"
-#include "flash_forward.h"
 #include "simd.h"
 #include "sizes.h"
 

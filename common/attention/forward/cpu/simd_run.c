@@ -39,7 +39,6 @@
 #include "alloc.h"
 #include "attention/rows.h"
 #include "attn_config.h"
-#include "flash_forward.h"
 #include "index_span.h"
 #include "simd_block.h"
 #include "units/vector.h"

@@ -15,7 +15,6 @@
 
 #include "attn_config.h"
 #include "block_resume.h"
-#include "flash_forward.h"
 
 #ifdef __cplusplus
 extern "C" { /* a test in C calls them */

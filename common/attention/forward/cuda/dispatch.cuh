@@ -25,7 +25,6 @@
 #include <cuda_runtime.h>
 
 #include "block_resume.h"
-#include "flash_forward.h"
 #include "harness/device/cuda_check.h"
 #include "harness/device/device.h"
 

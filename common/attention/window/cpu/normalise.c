@@ -17,7 +17,7 @@
  * as they come would give other bits on every run. So tokens are cut into blocks of a fixed size;
  * each block has a sum of its own, and the blocks are added in order, whoever computed them.
  *
- * Interface: window_normalise, window_normalise_backward (sliding_window.h).
+ * Interface: window_normalise, window_normalise_backward (window_library.h).
  */
 #include <math.h>
 #ifdef _OPENMP

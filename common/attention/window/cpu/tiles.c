@@ -14,7 +14,7 @@
  * is skipped with N^2. The count is made in the walk that weight_tiles.c makes, so that a mistake
  * in the walk shows as a wrong number; the formula that a test compares it with walks nothing.
  *
- * Interface: window_count_tiles (sliding_window.h).
+ * Interface: window_count_tiles (window_library.h).
  */
 #include "sequences.h"
 #include "window_walk.h"

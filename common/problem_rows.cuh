@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * row_state.cuh: what the CUDA variants share: merging states across threads, and counted memory
- * accesses.
+ * problem_rows.cuh: problem_rows.h on a GPU, what the CUDA rungs of stage 02 share: merging states
+ * across threads, and counted memory accesses.
  *
  * A GPU thread sees few elements of a row. Its (m, l) meets the others' in two steps, both of them
  * trees of softmax_merge:
@@ -12,15 +12,14 @@
  * Interface:
  * - warp_merge, block_merge: the state of all threads, given back to every one of them.
  * - load_one, load_four, store_one, store_four: one element or a float4 of x or y, counted in the
- *   _counted twins (problem_rows.h). Reads go past L1, which cannot
- *   help lines that are touched once; writes have no hint (docs/lab/02_did_not_pay.md says what
- *   hints cost).
+ *   _counted twins (problem_rows.h). Reads go past L1, which cannot help lines that are touched
+ *   once; writes have no hint (docs/lab/02_did_not_pay.md says what hints cost).
  * - load_chunk, push_chunk, store_chunk: many columns of one thread, kept in registers.
  * - is_aligned_for_four: when a float4 may be used at all.
  * - collect_counts: host side, after the launches of a variant.
  */
-#ifndef ROW_STATE_CUH
-#define ROW_STATE_CUH
+#ifndef PROBLEM_ROWS_CUH
+#define PROBLEM_ROWS_CUH
 
 #include <cuda_runtime.h>
 

@@ -9,7 +9,7 @@
  *
  * Interface: see simulate.h.
  */
-#include "methods/simulate.h"
+#include "runtime/simulate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * simulate.h: your own method. Write the two passes over rank.h, put them into a table, and
  * let the program run them as it runs its own, on threads of a child process:
  *
- *     #include "methods/simulate.h"
+ *     #include "runtime/simulate.h"
  *
  *     static int forward(RingRank *r) { ... }      Q K V -> O lse
  *     static int backward(RingRank *r) { ... }     and dO -> dQ dK dV

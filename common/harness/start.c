@@ -20,7 +20,7 @@
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 
-#include "start.h"
+#include "harness/start.h"
 
 #include "attn_config.h"
 #include "harness/bench/bench.h"

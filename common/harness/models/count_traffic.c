@@ -2,14 +2,15 @@
  *
  * count_traffic: how many bytes pass between slow and fast memory, and how does that grow?
  *
- *     standard       stage 01's order of work: S and P are written and read      cpu/standard.c
- *     v0_fa1_tiles   FlashAttention: keys outside                                cpu/v0_fa1_tiles.c
- *     v1_fa2_rows    FlashAttention-2: queries outside                           cpu/v1_fa2_rows.c
+ *     standard       stage 01's order of work: S and P are written and read
+ *     v0_fa1_tiles   FlashAttention: keys outside
+ *     v1_fa2_rows    FlashAttention-2: queries outside
  *
- * Two sweeps, one head, d = 64, float32. First N grows and M, the size of fast memory, stays; then
- * M grows and N stays. The papers say Theta(N^2 d^2 / M) for FlashAttention and Theta(N d + N^2)
- * for standard attention: twice the fast memory, half the traffic, and only for the one that has a
- * use for it. Nothing is timed here: a count is the same on every machine.
+ * All three stand in 03_flash_forward/cpu. Two sweeps, one head, d = 64, float32. First N grows and
+ * M, the size of fast memory, stays; then M grows and N stays. The papers say Theta(N^2 d^2 / M)
+ * for FlashAttention and Theta(N d + N^2) for standard attention: twice the fast memory, half the
+ * traffic, and only for the one that has a use for it. Nothing is timed here: a count is the same
+ * on every machine.
  *
  * A row is right (pass) when the counters equal harness/models/model.c and the outputs, computed
  * while counting, hold against the float64 oracle.
@@ -23,16 +24,16 @@
 #include <string.h>
 
 #include "count_traffic_rungs.h"
-#include "flash_forward.h"
 #include "harness/bench/run.h"
 #include "harness/check/judge.h"
 #include "harness/cli/cli.h"
 #include "harness/models/model.h"
 #include "harness/report/report.h"
 #include "harness/report/source_hash.h"
+#include "harness/start.h"
 #include "problem_rows.h"
-#include "start.h"
 #include "units/fast_memory.h"
+#include "variant_so.h"
 
 #define SMALLEST_N 128
 #define LARGEST_N  1024 /* unless the user says otherwise */

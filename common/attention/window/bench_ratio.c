@@ -15,13 +15,14 @@
  */
 #include "attention/forward/flash_library.h"
 #include "attention/window/window_library.h"
-#include "flash_forward.h"
 #include "harness/bench/ratio.h"
-#include "sliding_window.h"
+#include "variant_so.h"
 
-static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, sliding_window_library_cpu, NULL,
-                                    0, "only the tiles that the window leaves, every option",
-                                    NULL}};
+static const Variant variants[] = {{.name = "library",
+                                    .device = ON_CPU,
+                                    .dtypes = DTYPES_ALL,
+                                    .forward = sliding_window_library_cpu,
+                                    .idea = "only the tiles that the window leaves"}};
 
 static const Stage stage = {"sliding_window",
                             "05_sliding_window_online",

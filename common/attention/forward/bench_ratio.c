@@ -13,11 +13,14 @@
  * Under a causal mask the operations of visible pairs are counted, and nothing else.
  */
 #include "attention/forward/flash_library.h"
-#include "flash_forward.h"
 #include "harness/bench/ratio.h"
+#include "variant_so.h"
 
-static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL,
-                                    0, "packed operands, tiles in registers, vector exp, threads"}};
+static const Variant variants[] = {{.name = "library",
+                                    .device = ON_CPU,
+                                    .dtypes = DTYPES_ALL,
+                                    .forward = flash_forward_library_cpu,
+                                    .idea = "packed operands, tiles in registers, vector exp"}};
 
 static const Stage stage = {"flash_forward",
                             "03_flash_forward",

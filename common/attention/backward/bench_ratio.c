@@ -13,13 +13,15 @@
  */
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
-#include "flash_backward.h"
-#include "flash_forward.h"
 #include "harness/bench/ratio.h"
+#include "variant_so.h"
 
-static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-                                    flash_backward_library_cpu, 0,
-                                    "packed operands, tiles in registers, vector exp, threads"}};
+static const Variant variants[] = {{.name = "library",
+                                    .device = ON_CPU,
+                                    .dtypes = DTYPES_ALL,
+                                    .forward = flash_forward_library_cpu,
+                                    .backward = flash_backward_library_cpu,
+                                    .idea = "packed operands, tiles in registers, vector exp"}};
 
 static const Stage stage = {"flash_backward",
                             "04_flash_backward",
