@@ -15,7 +15,7 @@
  *     m  begins to issue products             c  they are issued: a group; the file numbers them
  *     w  waits until so many groups are left  W  has seen it
  *     s  waits at a named barrier, 0: all     S  goes on
- *     f  begins fence_for_tma                 F  is through
+ *     f  begins fence_async                 F  is through
  *     o  a tile leaves for global memory
  *
  * Interface:
@@ -113,7 +113,7 @@ static inline bool write_stamps(cudaStream_t stream, const char *kernel)
 #define barrier_wait(at, p, w) (stamp('b', at), barrier_wait(at, p, w), stamp('B', w << 18 | (at)))
 #define threads_sync(id, n)    (stamp('s', id), threads_sync(id, n), stamp('S', id))
 #define __syncthreads()        (stamp('s', 0), __syncthreads(), stamp('S', 0))
-#define fence_for_tma()        (stamp('f', 0), fence_for_tma(), stamp('F', 0))
+#define fence_async()          (stamp('f', 0), fence_async(), stamp('F', 0))
 #define store_tile(...)        (store_tile(__VA_ARGS__), stamp('o', 0))
 
 #endif

@@ -55,7 +55,7 @@ static __device__ __forceinline__ void clear_missing_rows(unsigned char *Q, int 
     for (int chunk = threadIdx.x; chunk < C::PANELS * chunks; chunk += 128 * GROUPS)
         *reinterpret_cast<uint4 *>(Q + chunk / chunks * C::Q_PANEL + rows * 128 +
                                    chunk % chunks * 16) = make_uint4(0, 0, 0, 0);
-    fence_for_tma();
+    fence_async();
 }
 
 /* Tiles of one warpgroup: each GROUPS-th, from its own number on. */
@@ -280,7 +280,7 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)few_hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
+        status = launch_begins() ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     cudaLaunchAttribute cluster = {};
