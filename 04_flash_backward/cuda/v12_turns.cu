@@ -25,9 +25,9 @@
 #include "problem.cuh"
 #include "units/wgmma_keys.cuh"
 
-/* Named barriers 4 and 5: it is the turn of warpgroup 0, of 1. 256 threads make a turn: 128 wait for
- * it (threads_sync), and the 128 of the other warpgroup give it (threads_arrive). Warpgroup 1 gives
- * the first one. Both walk over the same tiles, so none is left over. */
+/* Named barriers 4 and 5: it is the turn of warpgroup 0, of 1. 256 threads make a turn: 128 wait
+ * for it (threads_sync), and the 128 of the other warpgroup give it (threads_arrive). Warpgroup 1
+ * gives the first one. Both walk over the same tiles, so none is left over. */
 #define TURN 4
 
 namespace v12
@@ -94,8 +94,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
     }
-    /* Groups, as they are issued: dQ dV dK S dP. wgmma_wait<n>(x): at most the last n are at work, x
-     * is done. A product more or less changes each n behind it. */
+    /* Groups, as they are issued: dQ dV dK S dP. wgmma_wait<n>(x): at most the last n are at work,
+     * x is done. A product more or less changes each n behind it. */
 #pragma unroll 1
     for (int tile = 0; tile < last; tile++) {
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;

@@ -31,8 +31,8 @@
  *     bytes sent     2 (G-1) s b forward, 2 (G-1) s b + 2 G s b_g backward
  *                    (s = B n Hkv d; b, b_g: bytes of an element of K, and of a sum)
  *
- * Right, and slow: nobody computes while messages travel. The next method, ring.c, sends keys before
- * it computes with them, sends sums in two halves, and saves the hop home.
+ * Right, and slow: nobody computes while messages travel. The next method, ring.c, sends keys
+ * before it computes with them, sends sums in two halves, and saves the hop home.
  *
  * Interface: the method ring-minimal (its last line).
  */
@@ -83,8 +83,9 @@ static int forward(RingRank *r)
     return ring_status(r);
 }
 
-/* The same for the sums dK and dV: `here` goes to the next rank, `there` comes from the rank before.
- * leaving, coming: elements of each. They are rounded to the type in which they travel (--partials). */
+/* The same for the sums dK and dV: `here` goes to the next rank, `there` comes from the rank
+ * before. leaving, coming: elements of each. They are rounded to the type in which they travel
+ * (--partials). */
 static void pass_on_sums(RingRank *r, RingExchange *x, const RingBuffer here[2],
                          const RingBuffer there[2], int64_t leaving, int64_t coming)
 {

@@ -36,8 +36,7 @@
  *
  * Interface:
  * - make_tile_map<T> (host): the tensor map of [B][N][heads][d], tiles of `rows` rows of one head.
- *   encode_map (host): any other. launch_begins, launch_is_done (host): around a launch, for check
- *   builds.
+ *   encode_map (host): any other. launch_is_done (host): around a launch, for check builds.
  * - barrier_init, barrier_init_done, barrier_expect, barrier_arrive, barrier_wait: mbarriers.
  * - load_tile: TMA from global to shared memory. store_tile, store_tiles_read: back.
  *   fence_async: what threads have written becomes visible to the copy engine and to wgmma.
@@ -129,45 +128,30 @@ static __device__ __forceinline__ void report_stuck(int what)
     asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(0) : "memory");
 }
 
-static volatile int *hopper_stuck; /* the same word, as the host sees it */
-
-/* Before a launch. false: it has failed, and the sentence is out. */
-static inline bool launch_begins(void)
-{
-    cudaError_t error = cudaSuccess;
-    if (!hopper_stuck) { /* before the first launch */
-        error = cudaHostAlloc((void **)&hopper_stuck, sizeof *hopper_stuck, cudaHostAllocMapped);
-        if (error == cudaSuccess) {
-            *hopper_stuck = 0;
-            error = cudaMemcpyToSymbol(hopper_stuck_dev, (const void *)&hopper_stuck,
-                                       sizeof hopper_stuck);
-        }
-    }
-    if (error != cudaSuccess)
-        fprintf(stderr, "a check build: %s\n", cudaGetErrorString(error));
-    return error == cudaSuccess;
-}
-
-/* After a launch, which it waits for. false: as above. */
+/* Before a launch (kernel NULL) and after it. false: it has failed, and the sentence is out. */
 static inline bool launch_is_done(cudaStream_t stream, const char *kernel)
 {
     static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn to add dQ"};
-    const cudaError_t error = cudaStreamSynchronize(stream);
-    const int stuck = *hopper_stuck;
-    if (stuck)
+    static volatile int *stuck = NULL;
+    cudaError_t error = cudaSuccess;
+    if (!stuck) { /* before the first launch */
+        error = cudaHostAlloc((void **)&stuck, sizeof *stuck, cudaHostAllocMapped);
+        if (error == cudaSuccess) {
+            *stuck = 0;
+            error = cudaMemcpyToSymbol(hopper_stuck_dev, (const void *)&stuck, sizeof stuck);
+        }
+    }
+    if (kernel)
+        error = cudaStreamSynchronize(stream);
+    if (kernel && *stuck)
         fprintf(stderr, "%s: thread %d of warpgroup %d waited in vain for %s%s\n", kernel,
-                stuck >> 14 & 127, stuck >> 21 & 7, stuck >> 28 ? "the place of " : "",
-                names[stuck >> 24 & 15]);
+                *stuck >> 14 & 127, *stuck >> 21 & 7, *stuck >> 28 ? "the place of " : "",
+                names[*stuck >> 24 & 15]);
     if (error != cudaSuccess)
-        fprintf(stderr, "%s: %s\n", kernel, cudaGetErrorString(error));
+        fprintf(stderr, "%s: %s\n", kernel ? kernel : "a check build", cudaGetErrorString(error));
     return error == cudaSuccess;
 }
 #else
-static inline bool launch_begins(void)
-{
-    return true;
-}
-
 static inline bool launch_is_done(cudaStream_t, const char *)
 {
     return true;

@@ -88,7 +88,7 @@ static bool make_key_maps(KeyMaps *maps, const PassSizes &n, int Hkv, const void
            make_tile_map<T>(&maps->V, V, B, Nk, Hkv, D, 64) &&
            make_tile_map<T>(&maps->dO, dO, B, Nq, H, D, 64) &&
            make_tile_map<T>(&maps->dK, dK, B, Nk, Hkv, D, 64) &&
-           make_tile_map<T>(&maps->dV, dV, B, Nk, Hkv, D, 64) && launch_begins();
+           make_tile_map<T>(&maps->dV, dV, B, Nk, Hkv, D, 64) && launch_is_done(0, NULL);
 }
 
 /* dQ [B][Nq][H][D] = scale * dQ_sum. A thread has four lanes' floats of one 16 x 8 tile: eight
@@ -129,8 +129,8 @@ static void round_squares(const PassSizes &n, float scale, const float *dQ_sum, 
 
 /* --- the tiles of queries that a block visits --------------------------------------------------*/
 
-/* What a block of keys walks over: its tile 0 ... count - 1 is queries i0 ... of head h. One head of
- * the group after another. */
+/* What a block of keys walks over: its tile 0 ... count - 1 is queries i0 ... of head h. One head
+ * of the group after another. */
 struct KeyWalk {
     int i0, h, first, end, count;
 };
@@ -240,7 +240,7 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
 }
 
 /* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. The
- * lanes themselves read (stats) and wrote (dS), and lane 0 speaks for all 32: so they meet first. */
+ * lanes themselves read stats and wrote dS, and lane 0 speaks for all 32: so they meet first. */
 static __device__ __forceinline__ void report(uint32_t barrier)
 {
     __syncwarp();

@@ -57,7 +57,7 @@ static bool make_maps(TileMaps *maps, int B, int H, int Hkv, int Nq, int Nk, con
     return make_tile_map<T>(&maps->Q, Q, B, Nq, H, C::D, 64) &&
            make_tile_map<T>(&maps->K, K, B, Nk, Hkv, C::D, C::Bc) &&
            make_tile_map<T>(&maps->V, V, B, Nk, Hkv, C::D, C::Bc) &&
-           make_tile_map<T>(&maps->O, O, B, Nq, H, C::D, 64) && launch_begins();
+           make_tile_map<T>(&maps->O, O, B, Nq, H, C::D, 64) && launch_is_done(0, NULL);
 }
 
 /* --- the ring of stages ------------------------------------------------------------------------*/

@@ -140,7 +140,7 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     PanelMaps maps;
     AttnStatus status = make_maps(&maps, a, D, work.sums.dK != NULL);
     if (status == ATTN_OK)
-        status = launch_begins() ? ATTN_OK : ATTN_CUDA_ERROR;
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     if (ordered && !(parts & GRADIENTS_BEGIN))

@@ -280,7 +280,7 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)few_hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_begins() ? ATTN_OK : ATTN_CUDA_ERROR;
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     cudaLaunchAttribute cluster = {};

@@ -592,7 +592,7 @@ static AttnStatus launch_hopper(const AttnArgs *a, HopperWork work, unsigned blo
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_begins() ? ATTN_OK : ATTN_CUDA_ERROR;
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     hopper_kernel<T, C><<<blocks, C::THREADS, C::ALL, (cudaStream_t)a->stream>>>(*a, maps, work);
