@@ -3,7 +3,7 @@
  * v4_exp2: v3_register_tiles with powers of 2 instead of e, and the arithmetic between the products
  * in one pass over vectors.
  *
- * P = exp(S - lse) in v3 is a loop, a call of units/exp_rows.h and another loop, and the call serves
+ * P = exp(S - lse) in v3 is a loop, a call of units/exp_rows.h and another loop; the call serves
  * any argument. Here lse is known to be at least every score of its row, so 2^x for x <= 0 is
  * enough: log2(e) goes into the factor of Q and into lse, and P and dS are one loop over vectors,
  * which loads S, dP, lse and delta once and has 11 operations for 2^x.
