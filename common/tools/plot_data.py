@@ -18,7 +18,6 @@ import columns
 import rows as recorded
 import tool
 from plot_backward import backward_wall
-from plot_ring import ring_map
 from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted, richest, sizes_of,
                        square)
 from plot_window import step_error, window_cost
@@ -227,7 +226,7 @@ def speed(rows):
 FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
            "02_unsafe_exp": unsafe_exp, "03_traffic_n": traffic_n, "03_traffic_m": traffic_m,
            "03_speedup": speedup, "04_wall": backward_wall, "05_window": window_cost,
-           "05_steps": step_error, "06_map": ring_map, "speed": speed}
+           "05_steps": step_error, "speed": speed}
 
 
 def main():
@@ -237,7 +236,7 @@ def main():
     out = pathlib.Path(sys.argv[1])
     rows = recorded.load(sys.argv[2:])
     good = recorded.usable(rows)
-    figures = {name: figure(rows if figure in (unsafe_exp, ring_map) else good)
+    figures = {name: figure(rows if figure is unsafe_exp else good)
                for name, figure in FIGURES.items()}
     for name, made in figures.items():
         if made is None:

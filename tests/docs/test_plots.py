@@ -24,7 +24,7 @@ from tap import Tap  # noqa: E402
 import npy_small  # noqa: E402
 
 FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "03_traffic_n",
-           "03_traffic_m", "03_speedup", "04_wall", "05_window", "05_steps", "06_map", "speed"]
+           "03_traffic_m", "03_speedup", "04_wall", "05_window", "05_steps", "speed"]
 
 
 def row(stage, variant, good=True, **more):
@@ -57,7 +57,7 @@ def made_up_rows():
                          "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
                          "error": None if bad else 1e-7, "nonfinite": 64 * bad,
                          "pass": None if unsafe else True})
-    return rows + traffic_rows() + backward_rows() + window_rows() + map_rows()
+    return rows + traffic_rows() + backward_rows() + window_rows()
 
 
 def traffic_rows():
@@ -121,29 +121,6 @@ def window_rows():
     return rows
 
 
-def map_rows():
-    """Stage 06's map: at 1024 tokens the double ring is fastest; at 2048 ring is as fast within
-    3 %, sends as much and is simpler; burst is a little faster there, but sends more."""
-    rows = []
-    for G in (16, 32):
-        for variant, times, sent in (("ring", (9.0, 8.1), 10), ("ring-double", (5.0, 8.0), 10),
-                                     ("burst", (9.5, 7.95), 30), ("ulysses", (7.0, 9.0), 1)):
-            for n, ms in zip((1024, 2048), times):
-                rows.append({"stage": "ring_burst", "experiment": "ring_map", "variant": variant,
-                             "ranks": G, "nodes": G // 8, "tokens": n, "H": 32, "Hkv": 8, "d": 128,
-                             "dtype": "bf16", "ms": ms, "compute_ms": 4.0, "sent_bytes": sent,
-                             "free_from": 0 if variant == "ulysses" else G * 16, "pass": None})
-    return rows
-
-
-def test_map(tap, folder):
-    text, data = (folder / "06_map.set").read_text(), (folder / "06_map.dat").read_text()
-    tap.ok(data.startswith('0 0 1 "80"\n0 1 0 "49"\n1 0 1 "80"\n1 1 0 "49"\n'),
-           "06_map: the fastest of each cell, and its share of computation", data)
-    tap.ok('names = "ring ring-double burst"' in text and len(data.split("\n\n\n")) == 5,
-           "06_map: a line for each method that is ever free", text + data)
-
-
 def test_window(tap, folder):
     """Which lines there are, in which order, and nothing of another case."""
     text, data = (folder / "05_window.set").read_text(), (folder / "05_window.dat").read_text()
@@ -182,7 +159,6 @@ def test_data(tap, rows_file, folder):
            "wrong and unchecked rows reach no figure")
     test_wall(tap, folder)
     test_window(tap, folder)
-    test_map(tap, folder)
     empty = folder / "none.jsonl"
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
