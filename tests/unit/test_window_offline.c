@@ -10,7 +10,7 @@
  * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache.
  * - What rungs that go in steps or by tokens skip, with a sentence.
  * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
- * - Counts of tiles are those of asking all pairs.
+ * - Counts of tiles are those of asking all pairs, and those of a formula that asks no tile.
  */
 #include <math.h>
 
@@ -419,11 +419,56 @@ static WindowTiles ask_every_pair(const Sequences *s, int64_t Br, int64_t Bc)
     return sum;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tiles of Bc keys, of Nk keys in all, that have at least one (whole: all) of the keys first ..
+ * last; any of the two may lie outside 0 .. Nk-1. */
+static int64_t tiles_of_run(int64_t first, int64_t last, int64_t Nk, int64_t Bc, int whole)
+{
+    const int64_t Tc = (Nk + Bc - 1) / Bc;
+    int64_t from = 0, to = Tc; /* tiles from .. to-1 */
+    if (last < 0 || first > Nk - 1 || first > last)
+        return 0;
+    if (first > 0)
+        from = whole ? (first + Bc - 1) / Bc : first / Bc;
+    if (last < Nk - 1)
+        to = whole ? (last + 1) / Bc : last / Bc + 1;
+    return to > from ? to - from : 0;
+}
+
+/* The queries of a row tile stand at q_min .. q_max. Some of them see the keys at q_min - left ..
+ * q_max + right, and all of them see those at q_max - left .. q_min + right. No tile is asked. */
+static WindowTiles formula_of(const Sequences *s, int64_t Br, int64_t Bc)
+{
+    const AttnRule r = s->args.rule;
+    const int64_t heads = s->args.shape.B * s->args.shape.H;
+    WindowTiles sum = {Br, Bc, 0, 0, 0};
+    for (int64_t t = 0; t < s->args.positions_q.count; t++)
+        for (int64_t i = 0; i < s->q[t].length; i += Br) {
+            const int64_t Nk = s->k[t].length, q_min = s->q[t].position + i;
+            const int64_t q_max = q_min + least(Br, s->q[t].length - i) - 1;
+            const int64_t seen = tiles_of_run(r.left < 0 ? 0 : q_min - r.left,
+                                              r.right < 0 ? Nk - 1 : q_max + r.right, Nk, Bc, 0);
+            const int64_t whole = tiles_of_run(r.left < 0 ? 0 : q_max - r.left,
+                                               r.right < 0 ? Nk - 1 : q_min + r.right, Nk, Bc, 1);
+            const int64_t clean = s->args.mask ? 0 : whole;
+            sum.skipped += heads * ((Nk + Bc - 1) / Bc - seen);
+            sum.masked += heads * (seen - clean);
+            sum.clean += heads * clean;
+        }
+    return sum;
+}
+
 static void compare(const Sequences *s)
 {
     const int64_t Br = 1 + below(12), Bc = 1 + below(12);
     const WindowTiles asked = ask_every_pair(s, Br, Bc);
     const WindowTiles walked = window_count_tiles(&s->args, Br, Bc);
+    const WindowTiles formula = formula_of(s, Br, Bc);
+    assert_memory_equal(&asked, &formula, sizeof asked);
     assert_int_equal(asked.skipped, walked.skipped);
     assert_int_equal(asked.masked, walked.masked);
     assert_int_equal(asked.clean, walked.clean);
