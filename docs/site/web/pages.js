@@ -354,10 +354,12 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
         return steps;
     },
     (s, v) => {
-        const { N, d } = s, show = (name, label, cols) => {
+        const { N, d } = s, keys = range(s.tile[3]).map(k => `k${k + s.tile[2]}`);
+        const show = (name, label, cols) => {
             const e = s.tiles[name];
             return e && e.values.length ? table(name, cols || numbered("c", e.cols),
-                matrix(e.values, e.cols).map((r, k) => [`${label}${k}`, r]), () => s.name === name) : null;
+                matrix(e.values, e.cols).map((r, k) =>
+                [`${label}${k + (label === "q" ? s.tile[0] : s.key)}`, r]), () => s.name === name) : null;
         };
         return [heat({ rows: N, cols: N, row: s.row, value: (i, j) => s.S[i][j], tile: s.tile,
                     colour: (i, j) => s.S[i][j] === undefined ? undefined : s.P[i][j],
@@ -367,8 +369,8 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
                 { class: s.word === "product" && s.name === n ? "lit" : "" }, t))),
             boxes("Fast memory", s.fast, 0),
             bars("traffic", [["loads", s.loads], ["stores", s.stores]]),
-            tag("details", { open: true }, tag("summary", {}, "the tile's numbers"),
-                show("P", "q", numbered("k", s.tile[3])), show("dS", "q", numbered("k", s.tile[3])),
+            tag("details", { open: true, class: "row" }, tag("summary", {}, "the tile's numbers: in " +
+                    "the place of P first S, in the place of dS first dP"), show("P", "q", keys), show("dS", "q", keys),
                 show("dQ_i", "q"), show("dK_j", "k"), show("dV_j", "k")),
             ...(s.last ? ["dQ", "dK", "dV"].map(t => table(t, numbered("c", d),
                 s.end[t].map((r, k) => [`${t[1] === "Q" ? "q" : "k"}${k}`, r]))) : [])];

@@ -205,9 +205,9 @@ function stepPage(at, choices, make, draw) {
         slider.value = now;
         where.textContent = `${now + 1} / ${steps.length}`;
         say.textContent = steps[now].say;
-        out.replaceChildren(...draw(steps[now], value, steps, now).filter(e => e));
+        const [left, ...right] = draw(steps[now], value, steps, now).filter(e => e);
         const c = code(steps[now].at);
-        if (c) out.append(c);
+        out.replaceChildren(tag("div", {}, left), tag("div", {}, ...right), ...(c ? [c] : []));
         const set = Object.entries(value).map(([k, v]) => `${k}=${v === true ? 1 : v || 0}`);
         history.replaceState(null, "", `#${[...set, `step=${now}`].join("&")}`);
     }
