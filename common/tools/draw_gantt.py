@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from plot_rows import block, quoted
+from plot_data import block, quoted
 
 PLOTS = pathlib.Path(__file__).resolve().parent.parent / "plots"
 MODEL = 1000  # process numbers from here on are the model's
