@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace simt
 {
@@ -334,24 +335,27 @@ extern "C" long simt_count(const char *what)
         return sum_of(&Stat::requests, 's', name == "shared writes");
     long sum = 0;
     for (const auto &k : kernels)
+        sum += name == "blocks" ? k.second.blocks : 0;
+    for (const auto &k : kernels)
         for (int i = 0; i < KINDS; i++)
             if (name == kind_names[i])
                 sum += k.second.kinds[i];
     return sum;
 }
 
-extern "C" const char *simt_worst(int shared)
+extern "C" const char *simt_worst(const char *what)
 {
     static std::string text;
+    const bool shared = !strcmp(what, "wavefronts"), write = !strcmp(what, "sectors written");
     const Stat *most = nullptr;
     u32 pc = 0;
     for (const auto &k : kernels)
         for (const auto &a : k.second.at) {
             const Stat &s = a.second;
             const long now = shared ? s.waves - s.ideal : s.sectors - s.ideal_sectors;
-            if ((s.space == 's') == (shared != 0) && s.lost > 0 &&
-                (!most || now > (shared ? most->waves - most->ideal
-                                        : most->sectors - most->ideal_sectors)))
+            if ((s.space == 's') == shared && (shared || s.write == write) && s.lost > 0 &&
+                (!most ||
+                 now > (shared ? most->waves - most->ideal : most->sectors - most->ideal_sectors)))
                 most = &s, pc = a.first;
         }
     if (!most)
@@ -373,8 +377,8 @@ extern "C" const char *simt_worst(int shared)
         snprintf(line, sizeof line,
                  "%s takes %ld wavefronts, %ld would do: there lanes %zu and %zu %s different "
                  "words of bank %d.",
-                 place(pc).c_str(), most->waves, most->ideal, i, k,
-                 most->write ? "write" : "read", (int)(l[i].a / 4 % 32));
+                 place(pc).c_str(), most->waves, most->ideal, i, k, most->write ? "write" : "read",
+                 (int)(l[i].a / 4 % 32));
     else
         snprintf(line, sizeof line,
                  "%s touches %ld sectors for the bytes of %ld: there the addresses of lanes 0 and "

@@ -124,12 +124,15 @@ class Step:
 
     def in_hole(self, text):
         """What stands in the hole; the rest is the stub."""
-        return HOLE.sub(lambda hole: hole[0].replace(hole[2] + hole[3], text + hole[3]), self.stub())
+        return HOLE.sub(lambda hole: hole[0].replace(hole[2] + hole[3], text + hole[3]),
+                        self.stub())
 
     def others(self):
-        """Other right solutions: solutions/NN.k.other.hole and the like."""
-        return [self.in_hole(path.read_text(encoding="utf-8"))
-                for path in sorted((LEARN / "solutions").glob(self.name + ".other*"))]
+        """Another right solution of a hole (.other.hole), or blocks that change the solution."""
+        for path in sorted((LEARN / "solutions").glob(self.name + ".other.*")):
+            text = path.read_text(encoding="utf-8")
+            yield (self.in_hole(text) if path.suffix == ".hole" else
+                   exchange_blocks(self.solution(), text, path.name))
 
     def trace(self):
         """trace.txt with the program's place in the command; None: the step has none."""
@@ -332,7 +335,8 @@ def compiler():
 
 
 def compile_flags(step, asan=False):
-    folders = [LEARN / "harness", *([SIMT / "include"] if step.on_gpu else []), ROOT / "common", ROOT / "common" / "attention",
+    folders = [LEARN / "harness", *([SIMT / "include"] if step.on_gpu else []),
+               ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
     return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
 
@@ -399,8 +403,8 @@ def gpu_libraries():
                      [*sources, *SIMT.glob("*.h"), *SIMT.glob("include/*.h")])
         if not library.is_file() or library.stat().st_mtime < newest:
             print("building the model of a GPU, once: half a minute", file=sys.stderr)
-            words = [*(["ccache"] if shutil.which("ccache") else []), "clang++", "-std=c++17", "-O2",
-                     "-g1", "-fno-omit-frame-pointer", "-fdeclspec",
+            words = [*(["ccache"] if shutil.which("ccache") else []), "clang++", "-std=c++17",
+                     "-O2", "-g1", "-fno-omit-frame-pointer", "-fdeclspec",
                      *(["-mf16c", "-mfma"] if os.uname().machine == "x86_64" else [])]
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
                 done = list(pool.map(lambda path: run_compiler(
@@ -420,6 +424,7 @@ def compile_step(step, file, folder, asan=False, harness=()):
     with the learner's file, by default its sources. The program appears when it is complete."""
     new, given = pathlib.Path(folder) / "check.new", pathlib.Path(folder) / "given.h"
     program, mine = new.with_name("check"), pathlib.Path(folder) / "answer.o"
+    libraries = gpu_libraries() if step.on_gpu else ["-lm"]
     try:
         given.write_text(prototypes(step), encoding="utf-8")
         own = ([*CUDA, file] if step.on_gpu else
@@ -427,8 +432,8 @@ def compile_step(step, file, folder, asan=False, harness=()):
         good, said = run_compiler([*own, "-o", mine])
         if good:
             good, more = run_compiler([*compile_flags(step, asan), mine,
-                                       *(harness or harness_sources(step)),
-                                       *(gpu_libraries() if step.on_gpu else ["-lm"]), "-o", new])
+                                       *(harness or harness_sources(step)), *libraries,
+                                       "-o", new])
             said += more
         if good:
             os.replace(new, program)
@@ -519,6 +524,7 @@ def sanitizer_says(printed):
 
 
 def judge_c(step, file, folder, asan, say, harness):
+    asan = asan and not step.on_gpu  # the model of a GPU sees every access anyway
     program, said = compile_step(step, file, folder, asan, harness)
     if said.strip():
         say(said.rstrip())

@@ -5,9 +5,9 @@
  * Interface:
  * - simt_finding: where the first finding is, a line for each place, and its title; NULL: none.
  * - simt_count: of all kernels: "sectors read", "sectors written" (32 bytes of global memory),
- *   "wavefronts", "shared reads", "shared writes" (a warp's requests), or instructions by warps:
- *   "mma", "ldmatrix", "cp.async", "shuffles", "exp", "atomics", "barriers", "mbarrier".
- * - simt_worst: the line that loses most wavefronts or sectors, and why; NULL: none loses any.
+ *   "blocks", "wavefronts", "shared reads", "shared writes" (a warp's requests), or instructions by
+ *   warps: "mma", "ldmatrix", "cp.async", "shuffles", "atomics", "barriers", "mbarrier".
+ * - simt_worst: the line that loses most wavefronts, or sectors read or written, and why; or NULL.
  * - simt_at_stop: called where the program cannot go on. simt_no_report: nothing at the end.
  */
 #ifndef SIMT_REPORT_H
@@ -18,7 +18,7 @@ extern "C" {
 #endif
 const char *simt_finding(const char **title);
 long simt_count(const char *what);
-const char *simt_worst(int shared);
+const char *simt_worst(const char *what);
 extern void (*simt_at_stop)(void);
 void simt_no_report(void);
 #ifdef __cplusplus

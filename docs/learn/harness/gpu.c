@@ -8,23 +8,32 @@
 #include <simt_report.h>
 #include <stdint.h>
 
+#define LANE_MISSING                                                                               \
+    "Every lane that the mask names has to come to the shuffle: it must not stand in a branch "    \
+    "that some lanes skip, nor in a loop that some leave earlier."
+
 /* A finding's title begins so; its code, and what it means. */
 static const struct {
     const char *title, *code, *sentence;
 } rules[] = {
     {"race: written, then read", "race",
-     "One thread writes, another reads, and nothing orders the two. All threads of the block have "
-     "to meet at a __syncthreads() between these lines; between blocks there is none."},
+     "One thread writes, another reads, and nothing orders the two. A barrier has to stand between "
+     "these lines: __syncthreads(), to which all threads of a block come, or an mbarrier, at which "
+     "one arrives and for which the other waits. Between blocks of a launch there is none."},
     {"race: read, then written", "race_overwritten",
      "A thread overwrites what another may still read. Who overwrites has to wait, at a barrier "
      "behind the last read, until all have read."},
     {"race: written twice", "race_twice",
      "Two threads write one place, and nothing orders them: one of the two values is lost. Give "
      "each place one owner, or add with atomicAdd."},
-    {"read of memory that nobody", "unwritten", "This place is read before anything was put there."},
+    {"read of memory that nobody", "unwritten",
+     "Nobody has written this place yet. Either nobody ever does, or who writes it comes later: "
+     "then "
+     "a barrier is missing between the two."},
     {"out of bounds", "out_of_bounds", "The address is outside of what was allocated."},
     {"use of bytes of a copy", "in_flight",
-     "cp.async has only begun to copy. Each thread waits for its own copies, and the barrier behind "
+     "cp.async has only begun to copy. Each thread waits for its own copies, and the barrier "
+     "behind "
      "the wait makes that true for all threads."},
     {"a thread ends before", "not_waited", "Wait for every copy before the kernel ends."},
     {"a barrier in a branch", "barrier_split",
@@ -32,9 +41,7 @@ static const struct {
     {"a barrier that some", "barrier_ended",
      "Some threads have returned; the others wait for them at a barrier. Let them skip the work "
      "and not the barrier."},
-    {"a lane is missing", "lane_missing",
-     "Every lane that the mask names has to come to the shuffle: it must not stand in a branch that "
-     "some lanes skip, nor in a loop that some leave earlier."},
+    {"a lane is missing", "lane_missing", LANE_MISSING},
     {"misaligned", "misaligned", "An address has to be a multiple of the size of the access."},
     {"wrong phase", "phase",
      "A wait names the parity of the phase that has to be over: 0 the first time, then 1, 0, 1."},
@@ -50,14 +57,21 @@ static const struct {
 /* What a case may bound: the word behind --most- and --least-, the runtime's name, and the idea. */
 static const struct {
     const char *word, *count;
-    int shared; /* of what simt_worst() names the line; -1: of neither */
+    int has_line; /* simt_worst() names one */
 } limits[] = {
-    {"sectors-read", "sectors read", 0},   {"sectors-written", "sectors written", 0},
-    {"wavefronts", "wavefronts", 1},       {"shared-reads", "shared reads", -1},
-    {"shared-writes", "shared writes", -1}, {"shuffles", "shuffles", -1},
-    {"copies", "cp.async", -1},            {"ldmatrix", "ldmatrix", -1},
-    {"mma", "mma", -1},                    {"atomics", "atomics", -1},
-    {"barriers", "barriers", -1},          {"exp", "exp", -1},
+    {"sectors-read", "sectors read", 1},
+    {"sectors-written", "sectors written", 1},
+    {"wavefronts", "wavefronts", 1},
+    {"shared-reads", "shared reads", 0},
+    {"shared-writes", "shared writes", 0},
+    {"shuffles", "shuffles", 0},
+    {"copies", "cp.async", 0},
+    {"ldmatrix", "ldmatrix", 0},
+    {"mma", "mma", 0},
+    {"atomics", "atomics", 0},
+    {"barriers", "barriers", 0},
+    {"mbarrier", "mbarrier", 0},
+    {"blocks", "blocks", 0},
 };
 
 static struct {
@@ -137,6 +151,8 @@ static void say_finding(void)
     size_t k;
     if (!text)
         return;
+    if (!strcmp(title, "deadlock") && strstr(text, "shuffle") && strstr(text, "ended"))
+        refuse("lane_missing", "%s\n%s\n%s", title, text, LANE_MISSING);
     for (k = 0; k < sizeof rules / sizeof *rules; k++)
         if (!strncmp(title, rules[k].title, strlen(rules[k].title)))
             refuse(rules[k].code, "%s\n%s\n%s", title, text, rules[k].sentence);
@@ -166,10 +182,12 @@ void judge_counts(void)
         snprintf(most, sizeof most, "--most-%s", limits[k].word);
         snprintf(least, sizeof least, "--least-%s", limits[k].word);
         if (found < number(least, 0))
-            refuse(least + 2, "The result is right, but the idea of this step needs %ld %s at "
-                   "least; your kernel has %ld.", number(least, 0), limits[k].count, found);
+            refuse(least + 2,
+                   "The result is right, but the idea of this step needs %ld %s at "
+                   "least; your kernel has %ld.",
+                   number(least, 0), limits[k].count, found);
         if (found > number(most, found)) {
-            const char *worst = limits[k].shared >= 0 ? simt_worst(limits[k].shared) : NULL;
+            const char *worst = limits[k].has_line ? simt_worst(limits[k].count) : NULL;
             refuse(most + 2, "The result is right, but it takes %ld %s; %ld are enough.\n\n%s",
                    found, limits[k].count, number(most, 0), worst ? worst : "");
         }
