@@ -67,7 +67,7 @@ enum { F32 = 1, F16 = 2, BF16 = 4 };
  * and writes O and lse. Backward reads Q K V O lse dO and writes dQ dK dV. */
 typedef struct Problem {
     int B, H, Hkv, Nq, Nk, d; /* Nq, Nk < 2^30 - 1024; H d, B H Nq < 2^31 - 2^20 */
-    float scale;              /* > 0 */
+    float scale;              /* > 0; of any sign: of FULL rungs */
     int from, to;             /* -2^30, 2^30: no limit; an index can be added to either */
     int dtype;                /* F32, F16 or BF16; on a CPU F32, but for STEPS */
     const void *Q;            /* [B][Nq][H][d] */

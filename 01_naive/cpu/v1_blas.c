@@ -4,7 +4,7 @@
  *
  * S = Q K^T and O = P V are products of matrices, and a BLAS runs those near the peak of the
  * machine: it keeps tiles in registers and caches, which the loops of v0 do not. What is left to
- * us is the softmax between them, with the vector exp of units/exp.h.
+ * us is the softmax between them, with the vector exp of units/exp_rows.h.
  *
  * Each row is normalised after the second product: sum_j (p_ij / l_i) V_j = (sum_j p_ij V_j) / l_i
  * costs d divisions a row instead of Nk.
@@ -24,7 +24,7 @@
 #include <string.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/scores.h"
 #include "units/threads.h"
 

@@ -12,10 +12,11 @@
  *     m_new = max(m_i, x_c)
  *     l_i   = l_i * alpha + exp(x_c - m_new)
  *
- * Two reads and one write instead of three and one. The price is a second exp for each element;
+ * Two reads and one write instead of three and one. The price is one exp more for each element;
  * later variants pay it once for each block instead.
  *
- * Interface: rows x cols; attention with this softmax.
+ * Interface: RUNG_ROWS at the end (problem_rows.h: a softmax of [rows][cols]; the product around it
+ * makes attention of it).
  */
 #include <math.h>
 

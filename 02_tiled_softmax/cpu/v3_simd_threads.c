@@ -2,9 +2,9 @@
  *
  * v3_simd_threads: the blocks of v2, with vector instructions inside a block and threads across.
  *
- * - Inside a block: row_max and softmax_exp_row of units/exp.h work on 4 to 16 floats at a time.
- *   expf of the C library is one call for each element; the polynomial is a few multiply-adds for
- *   a whole vector.
+ * - Inside a block: row_max and softmax_exp_row of units/exp_rows.h work on 4 to 16 floats at a
+ *   time. expf of the C library is one call for each element; the polynomial is a few multiply-adds
+ *   for a whole vector.
  * - The block is 16 KiB, half of a first-level cache. A row that fits in it is read from memory
  *   once, and exp is computed once: two accesses for each element, the least possible. (On the GPU
  *   the same idea is v2_one_read, with registers in the place of the cache.)
@@ -14,7 +14,7 @@
  * Interface: rows x cols; attention with this softmax.
  */
 #include "problem_rows.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/softmax_state.h"
 
 #define BLOCK_COLS 4096 /* a row up to here is read once: it stays in the cache */

@@ -21,7 +21,7 @@
  * Interface: the rung of stage 02 that has no softmax alone: threads take query tiles.
  */
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"
 

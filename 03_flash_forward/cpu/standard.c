@@ -18,7 +18,7 @@
  * Interface: a rung that count_traffic lists. One thread.
  */
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/fast_memory.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"

@@ -28,7 +28,7 @@
 #include <math.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/fast_memory.h"
 #include "units/scores.h"
 #include "units/softmax_state.h"

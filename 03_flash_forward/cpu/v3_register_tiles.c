@@ -31,7 +31,7 @@
 #include <string.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/panels.h"
 
 #define MOST_STRIP 12

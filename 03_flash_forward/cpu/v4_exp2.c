@@ -2,9 +2,9 @@
  *
  * v4_exp2: v3_register_tiles with powers of 2 instead of e, computed in vectors in this file.
  *
- * The softmax of v3 calls two functions of units/exp.h for each row and expf for each alpha. They
- * are vector code, but for any argument: e^x of any x, exact to the last subnormal, NaN put back.
- * A softmax asks for less. Its arguments are s - m <= 0, and
+ * The softmax of v3 calls two functions of units/exp_rows.h for each row and expf for each alpha.
+ * They are vector code, but for any argument: e^x of any x, exact to the last subnormal, NaN put
+ * back. A softmax asks for less. Its arguments are s - m <= 0, and
  *
  *     e^(s - m) = 2^(s log2(e) - m log2(e))
  *

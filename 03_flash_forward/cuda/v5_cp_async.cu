@@ -89,12 +89,14 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         if (j + 1 < tiles.end)
             load_keys(j + 1);
         copy_async_commit();
+        /* false, NULL: Q is read from shared memory each time (v8 keeps it in registers) */
         multiply_QK<T, C, false>(S_reg, NULL, at.Q, at.K + stage);
         hide_scores<C>(S_reg, p.from, p.to, work.i0, j * C::Bc, p.Nk);
         update_rows<C>(S_reg, rows, p.scale);
         multiply_PV<T, C>(rows, S_reg, at.V + stage);
     }
-    copy_async_wait<0>();                           /* nothing may be in flight when a block ends */
+    copy_async_wait<
+        0>(); /* a block that walks over no tile: no copy may be in flight when it ends */
     const BlockWork done = work_of_block(p, C::Br); /* once more: no registers were kept for it */
     store_rows(rows, queries_of((T *)p.O, p, done), Q_step, p.lse + lse_row(&p, done.b, done.h, 0),
                done.i0, p.Nq, 1.0f);

@@ -42,6 +42,8 @@ static __global__ void __launch_bounds__(128 * C::CONSUMERS, C::D == 64 ? 2 : 1)
     extern __shared__ __align__(1024) unsigned char smem[];
     const uint32_t Q_smem = (uint32_t)__cvta_generic_to_shared(smem);
     const uint32_t Q_full = Q_smem + C::Q_FULL, keys_full = Q_smem + C::K_FULL;
+    /* The shuffle changes nothing, but tells the compiler that all lanes of a warp have one number:
+     * addresses made from it take uniform registers, and branches on it no masks. */
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     const BlockWork work = last_rows_first(p, C::Br);
     const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);

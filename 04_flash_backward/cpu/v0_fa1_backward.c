@@ -27,7 +27,7 @@
  * softcap too, and what moves is counted.
  */
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/gradient_tiles.h"
 #include "units/scores.h"
 

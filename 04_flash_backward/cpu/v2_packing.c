@@ -34,7 +34,7 @@
 #include <string.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/vector.h"
 
 #define VECTORS      4

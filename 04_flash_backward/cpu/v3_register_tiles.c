@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/gradient_panels.h"
 
 #define STRIP      (LANES == 16 ? 12 : 6) /* rows of a tile of sums in registers, 2 vectors wide */

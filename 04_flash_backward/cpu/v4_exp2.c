@@ -3,10 +3,10 @@
  * v4_exp2: v3_register_tiles with powers of 2 instead of e, and the arithmetic between the products
  * in one pass over vectors.
  *
- * P = exp(S - lse) in v3 is a loop, a call of units/exp.h and another loop, and the call serves any
- * argument. Here lse is known to be at least every score of its row, so 2^x for x <= 0 is enough:
- * log2(e) goes into the factor of Q and into lse, and P and dS are one loop over vectors, which
- * loads S, dP, lse and delta once and has 11 operations for 2^x.
+ * P = exp(S - lse) in v3 is a loop, a call of units/exp_rows.h and another loop; the call serves
+ * any argument. Here lse is known to be at least every score of its row, so 2^x for x <= 0 is
+ * enough: log2(e) goes into the factor of Q and into lse, and P and dS are one loop over vectors,
+ * which loads S, dP, lse and delta once and has 11 operations for 2^x.
  *
  * Prediction: there are 5 * d multiply-adds to a score, and one exponential. For d = 64 the softmax
  * falls from about a sixth of the time to a twentieth; d = 128 gains half of that.

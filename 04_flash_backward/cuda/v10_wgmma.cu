@@ -30,6 +30,7 @@ static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    /* as in 03/cuda/v9_wgmma: one number for all lanes of a warp */
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     const Band band = {p.from, p.to, p.Nq, p.Nk};
     const RowRange seeing = rows_that_see(band);
@@ -79,7 +80,7 @@ static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
         round_factor<T, C>(P_factor, S);
         round_factor<T, C>(dS_factor, dP);
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
-        fence_for_tma();
+        fence_async();
         __syncthreads(); /* dS is there */
         wgmma_begin();
         add_product<T, C>(dV, P_factor, dO);

@@ -84,7 +84,7 @@ consume(const Problem &p, const Pass &pass, const KeyMaps &maps, const Band &ban
         round_factor<T, C>(P_factor, S);
         round_factor<T, C>(dS_factor, dP);
         store_dS<C>(dS, dS_factor, warpgroup);
-        fence_for_tma();
+        fence_async();
         wgmma_begin();
         add_product<T, C>(dV, P_factor, dO);
         threads_sync(CONSUMERS_MEET, CONSUMER_THREADS); /* dS is there */

@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "problem.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/product.h"
 #include "units/threads.h"
 

@@ -28,11 +28,11 @@
  * which belong to the owner of the keys: they travel with the keys as sums, to which every rank
  * adds its part. K and V make G-1 hops. The sums make one hop more, which brings them home.
  *
- *     bytes sent     2 (G-1) n Hkv d b forward, 2 (G-1) n Hkv d b + 2 G n Hkv d b_g backward
- *                    (b, b_g: bytes of an element of K, and of a sum)
+ *     bytes sent     2 (G-1) s b forward, 2 (G-1) s b + 2 G s b_g backward
+ *                    (s = B n Hkv d; b, b_g: bytes of an element of K, and of a sum)
  *
- * Right, and slow: nobody computes while messages travel. The next rung, ring.c, sends keys before
- * it computes with them, sends sums in two halves, and saves the hop home.
+ * Right, and slow: nobody computes while messages travel. The next method, ring.c, sends keys
+ * before it computes with them, sends sums in two halves, and saves the hop home.
  *
  * Interface: the method ring-minimal (its last line).
  */
@@ -83,7 +83,9 @@ static int forward(RingRank *r)
     return ring_status(r);
 }
 
-/* Likewise the sums dK and dV. They are rounded to the type in which they travel (--partials). */
+/* The same for the sums dK and dV: `here` goes to the next rank, `there` comes from the rank
+ * before. leaving, coming: elements of each. They are rounded to the type in which they travel
+ * (--partials). */
 static void pass_on_sums(RingRank *r, RingExchange *x, const RingBuffer here[2],
                          const RingBuffer there[2], int64_t leaving, int64_t coming)
 {
@@ -96,7 +98,8 @@ static void pass_on_sums(RingRank *r, RingExchange *x, const RingBuffer here[2],
     }
 }
 
-static void differentiate_round(RingRank *r, const RingBlock *q, float *dQ, Keys *keys,
+/* All G steps. The keys stay open: ring_status closes what is. */
+static void differentiate_steps(RingRank *r, const RingBlock *q, float *dQ, Keys *keys,
                                 RingBuffer sums[2][2])
 {
     const int G = r->world;
@@ -137,7 +140,7 @@ static int backward(RingRank *r)
         ring_open_buffer(r, &sums[n / 2][n % 2], kv_bytes, n % 2 ? "dV" : "dK");
     ring_zero(r, sums[0][0].data, kv_bytes);
     ring_zero(r, sums[0][1].data, kv_bytes);
-    differentiate_round(r, &q, dQ.data, &keys, sums);
+    differentiate_steps(r, &q, dQ.data, &keys, sums);
     ring_give_dQ(r, &dQ);
     ring_give_dKV(r, &sums[r->world % 2][0], &sums[r->world % 2][1]); /* after G hops: home */
     return ring_status(r); /* buffers that are still open are closed for it */

@@ -34,8 +34,7 @@
  *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case: a plan as the formulas of models/ want it.
  * - RingPrediction, ring_predict: a run of a plan.
- * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
- *   ring_alone_ms: the kernel that results.c measures.
+ * - ring_alone_ms: the kernel that results.c measures.
  * - ring_choose, RING_WHY: --method auto.
  * - ring_bytes_agree, ring_memory_agrees: what ranks tell against the formulas.
  * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
@@ -171,31 +170,9 @@ enum { RING_WHY = 1200 };
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);
 
-/* --- any number of GPUs ------------------------------------------------------------------------*/
-
-/* Self-attention of G n tokens, batch 1, zigzag if causal. */
-typedef struct RingMapCase {
-    RingMethod method;
-    int64_t ranks, nodes, n; /* n tokens on each rank */
-    int64_t H, Hkv, d;
-    int causal;
-    AttnDtype dtype;
-} RingMapCase;
-
-/* A time that grows by the same with each further rank. */
-typedef struct RingLine {
-    int ranks;
-    double ms, rank_ms; /* with so many ranks; with each further one */
-} RingLine;
-
-/* A pass on any number of ranks, c->ranks of them on c->nodes nodes: of allgather and ulysses only
- * on just so many. 0, or -1: the method cannot do it (heads for ulysses), more ranks than are
- * played (map.c), or no memory. */
-int ring_map_line(RingLine *line, const RingMapCase *c, const RingRates *rates, RingPass pass);
-double ring_line_ms(const RingLine *line, int64_t ranks);
-/* The kernel alone, what results.c measures: n own queries and keys, no mask, no state.
- * Negative: no memory. Of the case only n, H, Hkv, d and dtype count. */
-double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* The kernel alone, what results.c measures: n->Nq own queries and keys, no mask, no state.
+ * Negative: no memory. */
+double ring_alone_ms(const AttnShape *n, AttnDtype dtype, const RingRates *rates, RingPass pass);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,7 @@
 #define RING_PLAN_H
 
 #include "attn.h"
+#include "harness/models/model_ring.h"
 #include "runtime/rank.h"
 
 #ifdef __cplusplus

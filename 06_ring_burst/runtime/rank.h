@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "harness/models/model_ring.h"
+#include "harness/models/ring_tensors.h"
 
 #ifdef __cplusplus
 extern "C" {

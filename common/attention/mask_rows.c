@@ -9,7 +9,7 @@
  *
  * (Apart from rows.c, so that who only masks does not link the matrix product and its BLAS.)
  *
- * Interface: attn_mask_rows, attn_sees_nothing (rows.h).
+ * Interface: attn_mask_rows (rows.h).
  */
 #include <math.h>
 
@@ -47,10 +47,4 @@ void attn_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, 
                 S_i[c] = mask_i[c] ? -INFINITY : S_i[c];
         }
     }
-}
-
-int attn_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
-{
-    return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
-                           attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
 }

@@ -6,7 +6,7 @@
  * Interface:
  * - attn_load_rows and attn_store_rows (any strides and dtype <-> float), attn_clear_empty (dO
  *   of rows without keys), attn_kv_head.
- * - attn_score_block, attn_mask_rows, attn_sees_nothing, attn_weighted_sum.
+ * - attn_score_block, attn_mask_rows, attn_weighted_sum.
  */
 #ifndef ATTENTION_ROWS_H
 #define ATTENTION_ROWS_H
@@ -49,9 +49,6 @@ void attn_score_block(const AttnArgs *args, const float *Q_i, int64_t i0, int64_
  * block cost one test. */
 void attn_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
                     float *S, int64_t ld_S);
-
-/* 1: no query of i .. i+rows-1 may see a key of j .. j+cols-1. Extreme positions alone tell. */
-int attn_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols);
 
 /* O_i [rows][d] = beta * O_i + P [rows][ld_P] V_j [cols][d]. With beta = 0 the old O_i is never
  * read. */

@@ -15,9 +15,76 @@ import subprocess
 import sys
 import tempfile
 
-from plot_ring import gantt
+from plot_data import block, quoted
 
 PLOTS = pathlib.Path(__file__).resolve().parent.parent / "plots"
+MODEL = 1000  # process numbers from here on are the model's
+LANES = 16  # thread numbers of a group: computes, sends, receives
+
+
+def spans_of(trace, first, only):
+    """Boxes of one group of processes: rank, group (0 computes, 1 sends, 2 receives), ms, lane."""
+    found = []
+    for event in trace["traceEvents"]:
+        process = event["pid"] - first
+        if event["ph"] != "X" or not 0 <= process < MODEL or only not in ("both", event["cat"]):
+            continue
+        start = event["ts"] / 1e3
+        found.append((process, event["tid"] // LANES, start, start + event["dur"] / 1e3,
+                      event["tid"] % LANES))
+    begin = min((span[2] for span in found), default=0)
+    return [(rank, group, start - begin, end - begin, lane)
+            for rank, group, start, end, lane in found]
+
+
+def heights(spans):
+    """Where a box stands in its line: with two lanes of work one above the other; messages, which
+    need not be told apart, all in the same place. {(group, lane): "shift half-height"}"""
+    two = any(group == 0 and lane == 1 for _, group, _, _, lane in spans)
+    return {(group, lane): f"{0.06 * (2 * lane - 1):g} 0.06" if two and group == 0 else "0 0.12"
+            for _, group, _, _, lane in spans}
+
+
+def hidden_share(spans, ranks):
+    """Mean over the ranks of the share of their messages' time in which they compute."""
+    shares = []
+    for rank in range(ranks):
+        times = sorted({t for r, _, start, end, _ in spans if r == rank for t in (start, end)})
+        covered = total = 0.0
+        for start, end in zip(times, times[1:]):
+            middle = (start + end) / 2
+            busy = [group > 0 for r, group, a, b, _ in spans if r == rank and a <= middle < b]
+            total += (end - start) * any(busy)
+            covered += (end - start) * (any(busy) and not all(busy))
+        shares.append(covered / total if total else 1.0)
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def gantt(trace, only="both"):
+    """only: forward, backward, both. None: there are no spans. Bars have a white border, and the
+    shortest would vanish behind it: they are made as wide as can be seen."""
+    panels, names, ends = [], [], []
+    other = trace.get("otherData", {})
+    ranks = int(other.get("ranks", 0))
+    for name, first in (("measured", 0), ("model", MODEL)):
+        spans = spans_of(trace, first, only)
+        if not spans:
+            continue
+        ends.append(max(span[3] for span in spans))
+        share = 100 * hidden_share(spans, ranks)
+        names.append(f"{name}: {ends[-1]:.3g} ms, {share:.0f} % of the messages' time hidden")
+        for group in range(3):
+            panels.append(block([f"# {name}, group {group}: start, end, rank, shift, height"] + [
+                f"{start:.6g} {max(end, start + 0.01 * ends[-1]):.6g} {rank} "
+                f"{heights(spans)[g, lane]}"
+                for rank, g, start, end, lane in spans if g == group]))
+    if not names:
+        return None
+    case = f"{other.get('method')}, {other.get('layout')}, {ranks} ranks"
+    case += "" if only == "both" else f", {only} pass"
+    return ({"panels": len(names), "ranks": ranks, "case": quoted(case),
+             **{f"name{n}": quoted(name) for n, name in enumerate(names)},
+             **{f"end{n}": f"{end:.6g}" for n, end in enumerate(ends)}}, "".join(panels))
 
 
 def refuse(sentence):

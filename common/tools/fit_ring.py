@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: MIT
 """fit_ring.py: the speeds of a machine from runs of ring_burst, and a prediction to test them.
 
-    fit_ring.py RING_MAP ROWS.jsonl [--device cpu|cuda] [--transport T] [--only FILTER]
+    fit_ring.py RING_ASK ROWS.jsonl [--device cpu|cuda] [--transport T] [--only FILTER]
                 [--link L] [--hold FILTER | --all] [--rates FILE]
 
-RING_MAP is the program build/06_ring_burst/ring_map: the cost model itself answers, nothing of it
+RING_ASK is the program build/06_ring_burst/ring_ask: the cost model itself answers, nothing of it
 is repeated here. Rows with the most ranks are held out; the speeds are those with which the model
 comes nearest to all the others (least squares of log(predicted / measured), by Nelder and Mead).
 Then the held-out rows are predicted. --all: nothing is held out. --hold "ranks=2 N>=16384": these
 are, instead. --only "dist=normal": no others count. --link copy: rows of one rank, which sends
 nothing, and of others those of this link. --rates FILE: writes the speeds for
-`ring_map --rates FILE`.
+ATTN_RING_RATES=FILE ring_burst.
 
 Every row on GPUs also says what the kernel alone took (alone_ms: no mask, no ring, no message).
 That is known in any case, once for each size, also of sizes that are held out.
@@ -52,7 +52,7 @@ class Model:
     """The cost model in a process of its own."""
 
     def __init__(self, program):
-        self.process = subprocess.Popen([str(program), "--ask"], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([str(program)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
 
     def ask(self, rates, questions):
@@ -203,7 +203,7 @@ def show(model, rates, rows, title):
 
 def main():
     parser = argparse.ArgumentParser(prog="fit_ring.py")
-    parser.add_argument("ring_map")
+    parser.add_argument("ring_ask")
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--transport")
@@ -218,7 +218,7 @@ def main():
         print("fit_ring.py: no rows to fit; wanted are checked rows of ring_burst with --bench, "
               "with at least two numbers of ranks", file=sys.stderr)
         return 2
-    model = Model(options.ring_map)
+    model = Model(options.ring_ask)
     rates = fit(model, known, options)
     show(model, rates, known, "fitted to:")
     show(model, rates, held, "predicted:")

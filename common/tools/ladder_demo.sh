@@ -208,19 +208,6 @@ bench_stage() {
     done 4<build/bench_cpu_cases.txt
 }
 
-# ratio_stage FOLDER: the quotient to sgemm, where the stage has such a program
-ratio_stage() {
-    [ -f "$1/bench_ratio.c" ] || return 0
-    step "build" build/demo-ninja.log ninja -C build/demo "$1/bench_ratio" || exit 3
-    ratio_status=0
-    "build/demo/$1/bench_ratio" --json out/bench_cpu_ratio.jsonl </dev/null || ratio_status=$?
-    case $ratio_status in
-    0) ;;
-    77) warn "$1: no ratio to sgemm" ;;
-    *) status=$ratio_status ;;
-    esac
-}
-
 ladder_bench() {
     if [ "${1:-}" != cpu ] || [ $# -gt 2 ]; then
         refuse "accepted is: ./ladder bench cpu [STAGE]"
@@ -232,13 +219,10 @@ ladder_bench() {
     status=0
     install demo
     build_for_demo
-    rm -f out/bench_cpu.jsonl out/bench_cpu_ratio.jsonl
+    rm -f out/bench_cpu.jsonl
     while read -r folder program <&3; do
         bench_stage "$folder" "$program"
     done 3<build/bench_stages.txt
     python3 common/tools/table.py out/bench_cpu.jsonl
-    while read -r folder program <&3; do
-        ratio_stage "$folder"
-    done 3<build/bench_stages.txt
     exit $status
 }

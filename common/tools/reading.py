@@ -9,20 +9,23 @@ Files: the rung itself, the project's headers that it includes, and its own help
 beside it that is no rung and defines a function that one of these files names. All of that again
 for what was found, until nothing new turns up. Files outside of the stage count as headers only: a
 rung calls another stage's library or common/ by its header.
-Lines: of code, without comments and blank lines.
+Lines: of code, without comments and blank lines. To the lines of these files come those of the
+functions that the rung or its headers call and that a source file of common/units or common/harness
+defines, or, for a method of stage 06, what surrounds it (runtime/passes.c).
 Lines added: what the rung's own file has and its predecessor's has not, plus what it is the first
 to use of headers and helpers: definitions (functions, structs, macros) that it names, directly or
 not, and its predecessor neither names nor holds itself (an idea moves from the rung that brings it
-to a unit in the same words). The predecessor is the first lower rung, v<number>, that the
-comment at the head of the file names.
+to a unit in the same words; one of an earlier stage is not new either). The predecessor is the
+first lower rung, v<number>, that the comment at the head of the file names.
 
 Interface:
 - rungs(root): every Rung of the tree.    - closure(root, path): the files, a sorted list.
 - code_lines(text), chunks(text), names_given(chunk), words(chunk), definitions(text),
   added_lines(root, rung, predecessor): what the figures are made of.
-- measure(root, rung): Reading(files, lines, added).    - markdown(root, stages): the table.
-- budget(root, rung): what it may cost (files, lines, added or None). tests/text/test_reading.py
-  holds it, and reading_limits.txt beside it lists the exceptions.    - held(root): how many.
+- measure(root, rung): Reading(files, lines, added, own: percent of the ideas in its own file).
+- budget(root, rung): what it may cost (files, lines, added or None). MIN_OWN, has_steps.
+  tests/text/test_reading.py holds both, and reading_limits.txt beside it lists the exceptions.
+- held(root): how many.    - markdown(root, stages): the table.
 """
 import collections
 import difflib
@@ -35,16 +38,22 @@ import tool
 from source_hashes import COMMENT, METHODS, SAMPLE, included
 
 Rung = collections.namedtuple("Rung", "stage device name path")
-Reading = collections.namedtuple("Reading", "files lines added predecessor")
-# (files, lines of code) by device; lines added in the stages whose ladders go by small steps
-BUDGETS = {"cpu": (8, 650), "methods": (7, 620), "cuda": (7, 700), "mma": (6, 915),
-           "hopper": (6, 1210)}
-# Of the stages whose rungs take the plain problem: float32 and tensor cores apart.
-PLAIN_STAGES = ("01", "02", "03")
-FIRST_METHOD = ("ring_minimal", (4, 330))  # what a reader of stage 06 meets first
-PLAIN_BUDGETS = {"cpu": (7, 540), "cuda": (5, 520), "mma": (5, 690), "hopper": (5, 900)}
-MAX_ADDED = 120
+Reading = collections.namedtuple("Reading", "files lines added own predecessor")
+# (files, lines of code) by kind, see kind_of: what the rungs had when they came to the plain
+# problem, and up to 5 % more, but never more than was asked for where less was needed.
+BUDGETS = {"cpu first": (7, 475), "cpu": (7, 540), "cpu backward": (7, 640), "cuda": (5, 600),
+           "mma": (5, 690), "mma backward": (6, 940), "hopper": (5, 900),
+           "hopper backward": (6, 1190), "methods": (6, 620), "burst_double": (6, 660),
+           "ring_minimal": (3, 375)}
+# Of the lines added, and how many percent of them stand in the rung's own file at least; not of the
+# first rung of a family of instructions.
+MAX_ADDED, MIN_OWN = 120, 80
 STEPS_IN = ("03", "04")
+FIRST_OF_FAMILY = {("03", "v2_packing"), ("03", "v2_register_tiles"), ("03", "v3_mma"),
+                   ("03", "v9_wgmma"), ("04", "v2_packing"), ("04", "v2_mma"),
+                   ("04", "v3_transposed_scores"), ("04", "v10_wgmma")}
+# What the machine and the problem offer is no idea of a rung.
+MACHINE = {"problem.h", "problem.cuh", "mma.cuh", "hopper.cuh", "vector.h", "threads.h"}
 HOPPER_WORDS = {"wgmma", "CUtensorMap", "setmaxnreg"}
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 # What may stand before the braces of a definition without being part of it.
@@ -237,38 +246,81 @@ def added_lines(root, path, before):
     first_used = definitions_used(root, path) - definitions_used(root, before)
     # what the predecessor brought, in the same words in a unit, is not new; nor counts it twice
     # what the rung itself brings
-    brought = set(words_in(before.resolve())) | set(words_in(path.resolve()))
-    return own + sum(parts_of(file)[1][n][2] for file, n in first_used
-                     if file != before.resolve() and words_in(file)[n] not in brought)
+    brought = set(words_in(before.resolve())) | set(words_in(path.resolve())).union(
+        *(words_in(rung.path) for rung in rungs(root) if rung.stage < path.parent.parent.name))
+    first_used = [(file.name, parts_of(file)[1][n][2]) for file, n in first_used
+                  if file != before.resolve() and words_in(file)[n] not in brought]
+    ideas = own + sum(lines for name, lines in first_used if name not in MACHINE)
+    return own + sum(lines for _name, lines in first_used), 100 * own // max(ideas, 1)
+
+
+@functools.lru_cache(maxsize=None)
+def sources_of(folder):
+    return [path.resolve() for path in sorted(folder.rglob("*")) if path.suffix in (".c", ".cu")]
+
+
+def called(root, rung):
+    """Lines of the functions that it calls by a prototype and that another source file defines."""
+    known = {file for file, _n in definitions_used(root, rung.path)}
+    wanted = set()
+    for file, n in definitions_used(root, rung.path):
+        if words_in(file)[n].endswith(");"):
+            wanted |= parts_of(file)[1][n][0]
+    sources = sources_of(root / "common" / "units") + sources_of(root / "common" / "harness")
+    if rung.device == "methods":
+        sources += [path for path in sources_of(root / rung.stage / "runtime")
+                    if path.name == "passes.c"]
+    return sum(lines for file in sources if file not in known
+               for names, _used, lines in parts_of(file)[1]
+               if lines > 1 and names & wanted & functions_defined(file))
 
 
 def measure(root, rung):
     files = closure(root, rung.path)
     before = predecessor_of(rung)
-    return Reading(len(files), sum(len(parts_of(file)[0]) for file in files),
-                   added_lines(root, rung.path, before) if before else None,
+    return Reading(len(files), sum(len(parts_of(file)[0]) for file in files) + called(root, rung),
+                   *(added_lines(root, rung.path, before) if before else (None, None)),
                    before.stem if before else "")
 
 
+def kind_of(root, rung):
+    """Whose budget it has: a key of BUDGETS."""
+    files = closure(root, rung.path)
+    if rung.device == "methods":
+        return rung.name if rung.name in BUDGETS else "methods"
+    if rung.device == "cpu":
+        if re.match("v[01]_", rung.name):
+            return "cpu first"
+        kind = "cpu"
+    elif any(HOPPER_WORDS & words_of(file) for file in files):
+        kind = "hopper"
+    elif any("mma_16816" in parts_of(file)[1][n][0]
+             for file, n in definitions_used(root, rung.path)):
+        kind = "mma"
+    else:
+        return "cuda"  # float32, which may take asynchronous copies from mma.cuh
+    return kind + " backward" * rung.stage.startswith("04")
+
+
+def has_steps(rung):
+    """Is it asked for small steps?"""
+    return rung.stage[:2] in STEPS_IN and (rung.stage[:2], rung.name) not in FIRST_OF_FAMILY
+
+
 def budget(root, rung):
-    device = rung.device
-    if device == "cuda" and any(HOPPER_WORDS & words_of(file)
-                                for file in closure(root, rung.path)):
-        device = "hopper"
-    if (device, rung.name) == ("methods", FIRST_METHOD[0]):
-        return [*FIRST_METHOD[1], None]
-    budgets = PLAIN_BUDGETS if rung.stage[:2] in PLAIN_STAGES else BUDGETS
-    if device == "cuda" and "mma" in budgets and any(
-            file.name == "mma.cuh" for file in closure(root, rung.path)):
-        device = "mma"
-    return [*budgets[device], MAX_ADDED if rung.stage[:2] in STEPS_IN else None]
+    return [*BUDGETS[kind_of(root, rung)], MAX_ADDED if has_steps(rung) else None]
+
+
+def is_held(root, rung):
+    got = measure(root, rung)
+    return all(None in (cost, most) or cost <= most
+               for cost, most in zip(got, budget(root, rung))) and (
+        got.own is None or not has_steps(rung) or got.own >= MIN_OWN)
 
 
 def held(root):
     all_rungs = rungs(root)
-    within = sum(all(None in (cost, most) or cost <= most
-                     for cost, most in zip(measure(root, rung), budget(root, rung)))
-                 for rung in all_rungs)
+    within = sum(is_held(root, rung) for rung in all_rungs)
     return (f"Of {len(all_rungs)} rungs {within} hold their budget, "
             f"{len(all_rungs) - within} have an exception.\n")
 

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #define LOG2E    1.4426950408889634f
-#define PAD_ROWS 64 /* stats and dQ_sum have whole tiles of rows */
+#define PAD_ROWS 64 /* stats and dQ_sum: rows up to a multiple of it (a tile has 64, or 128) */
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)
 {

@@ -7,9 +7,9 @@
  * ATTN_ISA=portable|avx2|avx512 forces a copy, so that a test can run each; what this CPU or this
  * build does not have is replaced by the best one below it, with a word on stderr.
  *
- * Interface: exp.h (row_max, softmax_exp_row, exp_isa) and exp_isa.h.
+ * Interface: exp_rows.h, exp_isa.h, and exp_isa of vector.h.
  */
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/vector.h"
 
 #include <stdatomic.h>

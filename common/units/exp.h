@@ -9,10 +9,7 @@
  * Interface:
  * - exp_f32(x): e^x for any float. Written without branches or calls, so a loop over it vectorises
  *   for whatever instruction set the file is compiled for. The error is proved over all 2^32 floats
- *   by tests/unit/test_exp.c; the bound stands below. 2^x: exp2.h.
- * - softmax_exp_row(): p[c] = exp(s[c] - max), returns their sum: the inner loop of every softmax,
- *   compiled for portable C, AVX2 and AVX-512 and chosen once at run time.
- * - row_max(): the largest element, chosen the same way.
+ *   by tests/unit/test_exp.c; the bound stands below. 2^x: exp2.h. Over a row: exp_rows.h.
  */
 #ifndef ATTN_EXP_H
 #define ATTN_EXP_H
@@ -104,12 +101,6 @@ static inline float exp_f32(float x)
     q = exp_scale(q, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
     return exp_keep_nan(q, given);
 }
-
-/* -inf for n = 0. NaN if any element is: a plain maximum would swallow it. */
-float row_max(const float *s, int64_t n);
-/* s [n] -> p [n] (p may be s). max is row_max(s, n), or any larger finite number. max = -inf (no
- * key is visible) gives zeros and the sum 0. A NaN in s or max reaches the sum. */
-float softmax_exp_row(const float *s, float *p, int64_t n, float max);
 
 #ifdef __cplusplus
 }

@@ -39,7 +39,7 @@
  *   encode_map (host): any other. launch_is_done (host): around a launch, for check builds.
  * - barrier_init, barrier_init_done, barrier_expect, barrier_arrive, barrier_wait: mbarriers.
  * - load_tile: TMA from global to shared memory. store_tile, store_tiles_read: back.
- *   fence_for_tma: what threads have written becomes visible to the copy engine.
+ *   fence_async: what threads have written becomes visible to the copy engine and to wgmma.
  * - tile_descriptor, row_tile_step, key_tile_step: operands of wgmma in shared memory.
  * - wgmma_begin, wgmma_commit, wgmma_wait<N>: the order around products.
  * - multiply_smem<T>: C = or += A B^T, A and B [rows][16 channels] in shared memory.
@@ -251,7 +251,7 @@ static __device__ __forceinline__ void store_tiles_read(void)
 
 /* fence.proxy.async: the copy engine and the tensor cores read shared memory through the async
  * proxy. They see what this thread wrote with ordinary stores only after this fence. */
-static __device__ __forceinline__ void fence_for_tma(void)
+static __device__ __forceinline__ void fence_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

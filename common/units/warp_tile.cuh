@@ -146,7 +146,8 @@ static __device__ __forceinline__ void rescale_O(TileRows<C> &rows, int mt, int 
 }
 
 /* The online softmax. S, raw products of q and k, becomes P in place; O and l are rescaled to the
- * new maximum. As on paper: s = scale * qk, p = exp(s - m). */
+ * new maximum. As on paper: s = scale * qk, p = exp(s - m). (scale > 0: the
+ * greatest product is the greatest score.) */
 template <class C>
 static __device__ __forceinline__ void update_rows(float (&S_reg)[C::MT][C::Bc / 8][4],
                                                    TileRows<C> &rows, float scale)

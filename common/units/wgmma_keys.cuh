@@ -45,7 +45,8 @@
 #include "units/hopper.cuh"
 
 #define CONSUMER_THREADS 256
-#define CONSUMERS_MEET   3 /* a named barrier of both warpgroups; 1 and 2 are their own */
+/* Named barriers: 1 and 2 are of warpgroup 0 and 1 alone, 3 of both; v12 has 4 and 5. */
+#define CONSUMERS_MEET 3
 /* From v11 on: warpgroups 0 and 1 compute, the third loads. Registers a thread, of 65,536. */
 #define PRODUCER           2
 #define PRODUCER_REGISTERS 24
@@ -67,6 +68,7 @@ template <int D_> struct WgmmaKeys {
     static const int ALL = dS_FREE + 8 * 2;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
     static_assert(STAGES == 2, "dS has two places, and walks count tiles by twos");
+    static_assert(dS_BYTES <= Q - K, "v12 reads K and V in place of the first dS");
 };
 
 /* --- host --------------------------------------------------------------------------------------*/
@@ -127,8 +129,8 @@ static void round_squares(const PassSizes &n, float scale, const float *dQ_sum, 
 
 /* --- the tiles of queries that a block visits --------------------------------------------------*/
 
-/* Tile number 0 ... count - 1 of a block: queries i0 ... of head h. One head of the group after
- * another. */
+/* What a block of keys walks over: its tile 0 ... count - 1 is queries i0 ... of head h. One head
+ * of the group after another. */
 struct KeyWalk {
     int i0, h, first, end, count;
 };
@@ -237,8 +239,8 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
     barrier_init_done();
 }
 
-/* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. Lane 0
- * speaks for all 32, so they meet first. */
+/* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. The
+ * lanes themselves read stats and wrote dS, and lane 0 speaks for all 32: so they meet first. */
 static __device__ __forceinline__ void report(uint32_t barrier)
 {
     __syncwarp();
@@ -278,7 +280,7 @@ static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, Ro
         if (i < seeing.begin || i >= seeing.end)
             *reinterpret_cast<uint4 *>(tile + chunk * 16) = make_uint4(0, 0, 0, 0);
     }
-    fence_for_tma();
+    fence_async();
     threads_sync(1 + threadIdx.x / 128, 128);
 }
 
@@ -364,7 +366,7 @@ static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4],
     }
 }
 
-/* P^T = 2^(scale_log2 S^T - lse). stats: of the tile. */
+/* P^T = 2^(scale_log2 S^T - lse log2(e)). stats: of the tile. */
 template <class C>
 static __device__ __forceinline__ void exponentiate(float (&S)[C::Br / 8][4], const float2 *stats,
                                                     float scale_log2)
@@ -372,7 +374,7 @@ static __device__ __forceinline__ void exponentiate(float (&S)[C::Br / 8][4], co
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < C::Br / 8; n++) {
-        /* x, y: lse and delta of query 2t; z, w: of 2t + 1 */
+        /* x, y: lse log2(e) and delta of query 2t; z, w: of 2t + 1 */
         const float4 pair = *reinterpret_cast<const float4 *>(stats + n * 8 + 2 * t);
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -501,7 +503,7 @@ static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     round_keys<T, C>(dK, scale, K);
     round_keys<T, C>(dV, 1.0f, V);
-    fence_for_tma();
+    fence_async();
     threads_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0 && j < Nk) {
         store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);

@@ -119,7 +119,8 @@ static __device__ __forceinline__ void produce_keys(const TileMaps &maps, int b,
     }
 }
 
-/* By each warp of the consumers, when it reads a stage no more. */
+/* By each warp of the consumers, when the tensor cores read a stage no more for it. wgmma_wait,
+ * which all lanes have passed together, said so: there is nothing to meet for. */
 static __device__ __forceinline__ void release(uint32_t barrier)
 {
     if (threadIdx.x % 32 == 0)
@@ -324,7 +325,7 @@ static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const 
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pair) : "memory");
         }
     }
-    fence_for_tma();
+    fence_async();
     threads_sync(id, 128);
     if (threadIdx.x % 128 == 0 && i0 < Nq)
         store_tile(O_smem, O_map, b, h, i0);

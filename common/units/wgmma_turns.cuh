@@ -17,7 +17,10 @@
 
 #include "units/wgmma_keys.cuh"
 
-#define TURN 4 /* named barriers 4 and 5: it is the turn of warpgroup 0, 1 */
+/* Named barriers 4 and 5: it is the turn of warpgroup 0, of 1. 256 threads make a turn: 128 wait
+ * for it (threads_sync), and the 128 of the other warpgroup give it (threads_arrive). Warpgroup 1
+ * gives the first one. Both walk over the same tiles, so none is left over. */
+#define TURN 4
 
 /* P^T and dS^T of a tile. S is done, dP is still being multiplied. */
 template <typename T, class C>
@@ -41,7 +44,7 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
  * are issued before it. */
 template <class C> static __device__ __forceinline__ void publish_dS(uint32_t smem, int stage)
 {
-    fence_for_tma();
+    fence_async();
     report(smem + C::dS_FULL + 8 * stage);
 }
 
@@ -56,7 +59,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
     const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
     const RowRange seeing = rows_that_see(band);
     const int Nq = band.Nq, last = walk.count - 1;
-    /* dS_before: where dS of the tile before lies; in front of the first tile K. */
+    /* dS_before: where dS of the tile before lies. The first tile has none before it: that product
+     * reads K and V, and add_dQ drops it (dQ_before is NULL). */
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
@@ -79,6 +83,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
     }
+    /* Groups, as they are issued: dQ dV dK S dP. wgmma_wait<n>(x): at most the last n are at work,
+     * x is done. A product more or less changes each n behind it. */
 #pragma unroll 1
     for (int tile = 0; tile < last; tile++) {
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;

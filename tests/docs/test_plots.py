@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Do the figure and table tools show what was checked and nothing else? On made-up rows in a
-temporary folder: wrong and unchecked rows are in no figure and no table, the same rows give the
-same SVG byte for byte, every figure under docs/figures is well formed and says in its first lines
+"""Do the figure and table tools show what was checked and nothing else? Wrong and unchecked rows,
+made up here, are in no figure and no table; recorded rows give every figure, and the same rows the
+same SVG byte for byte; every figure under docs/figures is well formed and says in its first lines
 what it shows, those that are drawn from recorded rows are what their script draws, and the bundled
 input is what common/data/README.md says."""
 import hashlib
@@ -18,13 +18,13 @@ from xml.etree import ElementTree
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
-TOOLS = ROOT / "common" / "tools"
+TOOLS, RESULTS = ROOT / "common" / "tools", ROOT / "docs" / "results"
 sys.path[:0] = [str(HERE.parents[1]), str(TOOLS)]
 from tap import Tap  # noqa: E402
 import npy_small  # noqa: E402
 
 FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "03_traffic_n",
-           "03_traffic_m", "03_speedup", "04_wall", "05_window", "05_steps", "06_map", "speed"]
+           "03_traffic_m", "03_speedup", "04_wall", "05_window", "05_steps", "speed"]
 
 
 def row(stage, variant, good=True, **more):
@@ -46,127 +46,7 @@ def made_up_rows():
                             peak_bytes=4 * N * N, ram_bytes=24e9))
     rows.append(row("naive", "v7_wrong", False, ms_med=1e-4))
     rows.append(row("naive", "v8_unchecked", None, ms_med=1e-4))
-    for variant, accesses in (("v0_three_pass", 4), ("v1_online", 3)):
-        rows.append(row("tiled_softmax", variant, rows=8, cols=64, accesses=accesses, flops=None))
-    rows.append(row("tiled_softmax", "v7_wrong", False, rows=8, cols=64, accesses=1))
-    for factor in (1, 10, 100):
-        for variant in ("v0_three_pass", "v1_online", "unsafe_no_max"):
-            unsafe = variant == "unsafe_no_max"
-            bad = unsafe and factor > 50
-            rows.append({"stage": "tiled_softmax", "experiment": "score_range", "rows": 64,
-                         "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
-                         "error": None if bad else 1e-7, "nonfinite": 64 * bad,
-                         "pass": None if unsafe else True})
-    return rows + traffic_rows() + backward_rows() + window_rows() + map_rows()
-
-
-def traffic_rows():
-    """Stage 03's counted rows, over N and over M, and what ncu saw on a GPU."""
-    rows = []
-    for N, M in [(70, 512), (140, 512), (280, 128), (280, 256), (280, 512)]:
-        for variant in ("standard", "v0_fa1_tiles", "v1_fa2_rows"):
-            rows.append(row("flash_forward", variant, Nq=N, Nk=N, sram_elements=M,
-                            traffic_bytes=N * N * 1e5 / M, ms_med=None, flops=None))
-    for N in (512, 1024, 2048):
-        for stage, variant in (("naive", "v1_cublas"), ("flash_forward", "v0_fa1"),
-                               ("flash_forward", "v1_fa2"), ("flash_forward", "v7_wrong")):
-            rows.append(row(stage, variant, variant != "v7_wrong", device="cuda", gpu="GPU @ 1",
-                            Nq=N, Nk=N, d=64, tile_keys=32, ms_med=None, ncu_ms=N / 100, flops=None,
-                            l2_request_bytes=N * N * 100, dram_bytes=N * 1000))
     return rows
-
-
-def backward_rows():
-    """Stage 04's pairs with and without whole matrices. The GPU's cross at 2048, the CPU's never
-    do. A row with --deterministic and a masked one are other cases."""
-    rows = []
-    for N in (512, 1024, 2048, 4096):
-        gpu = {"device": "cuda", "gpu": "NVIDIA H200", "Nq": N, "Nk": N, "d": 64, "backward": True,
-               "flops": None}
-        rows += [row("naive", "v1_cublas", ms_backward_med=N * N / 1e6, peak_bytes=8 * N * N,
-                     **gpu),
-                 row("flash_backward", "library", ms_backward_med=1 + N / 1e3,
-                     peak_bytes=N * 8, deterministic=False, **gpu),
-                 row("flash_backward", "library", ms_backward_med=1e-6, peak_bytes=N,
-                     **{**gpu, "deterministic": True}),
-                 row("flash_backward", "library", False, ms_backward_med=1e-7, peak_bytes=N,
-                     **gpu)]
-        cpu = {"Nq": N, "Nk": N, "backward": True, "flops": None, "ram_bytes": 24e9}
-        rows += [row("flash_backward", "v1_blas", ms_backward_med=N, peak_bytes=8 * N * N, **cpu),
-                 row("flash_backward", "library", ms_backward_med=2 * N, peak_bytes=8 * N, **cpu)]
-    return rows
-
-
-def window_rows():
-    """Stage 05: the same window at several lengths and the whole matrix, on both devices; errors
-    of the online step. Options, gradients and wrong rows are other cases."""
-    rows = []
-    for N in (512, 1024, 2048):
-        for device, fast, slow in (("cpu", "library", "v0_offline_mask"),
-                                   ("cuda", "v2_mma_window", "v0_online_block")):
-            case = {"device": device, "gpu": "GPU @ 1", "Nq": N, "Nk": N, "d": 64, "flops": None,
-                    "mask": "causal-lower-right", "dropout": 0, "clip": [0, 1]}
-            rows += [row("sliding_window", fast, ms_med=N / 1e3, window=[256, 0], **case),
-                     row("sliding_window", fast, ms_med=N * N / 1e6, window=[-1, 0], **case),
-                     row("sliding_window", slow, ms_med=N * N / 1e5, window=[256, 0], **case),
-                     row("sliding_window", fast, False, ms_med=7e-7, window=[256, 0], **case),
-                     row("sliding_window", fast, ms_med=7e-8, window=[256, 0],
-                         **{**case, "dropout": 0.5})]
-    for dtype, u in (("bf16", 2.0 ** -9), ("f32", 2.0 ** -24)):
-        for keys in (192, 48, 12):
-            rows.append(row("sliding_window", "v1_online_block", dtype=dtype, block_kv=keys, Nq=192,
-                            Nk=192, o_error=u * 192 / keys, ms_med=None, flops=None))
-    rows.append(row("sliding_window", "library", dtype="bf16", block_kv=64, Nq=192, Nk=192,
-                    o_error=2.0 ** -9, ms_med=None, flops=None))
-    return rows
-
-
-def map_rows():
-    """Stage 06's map: at 1024 tokens the double ring is fastest; at 2048 ring is as fast within
-    3 %, sends as much and is simpler; burst is a little faster there, but sends more."""
-    rows = []
-    for G in (16, 32):
-        for variant, times, sent in (("ring", (9.0, 8.1), 10), ("ring-double", (5.0, 8.0), 10),
-                                     ("burst", (9.5, 7.95), 30), ("ulysses", (7.0, 9.0), 1)):
-            for n, ms in zip((1024, 2048), times):
-                rows.append({"stage": "ring_burst", "experiment": "ring_map", "variant": variant,
-                             "ranks": G, "nodes": G // 8, "tokens": n, "H": 32, "Hkv": 8, "d": 128,
-                             "dtype": "bf16", "ms": ms, "compute_ms": 4.0, "sent_bytes": sent,
-                             "free_from": 0 if variant == "ulysses" else G * 16, "pass": None})
-    return rows
-
-
-def test_map(tap, folder):
-    text, data = (folder / "06_map.set").read_text(), (folder / "06_map.dat").read_text()
-    tap.ok(data.startswith('0 0 1 "80"\n0 1 0 "49"\n1 0 1 "80"\n1 1 0 "49"\n'),
-           "06_map: the fastest of each cell, and its share of computation", data)
-    tap.ok('names = "ring ring-double burst"' in text and len(data.split("\n\n\n")) == 5,
-           "06_map: a line for each method that is ever free", text + data)
-
-
-def test_window(tap, folder):
-    """Which lines there are, in which order, and nothing of another case."""
-    text, data = (folder / "05_window.set").read_text(), (folder / "05_window.dat").read_text()
-    tap.ok('names = "v0_offline_mask:256 library:full library:256 '
-           'v0_online_block:256 library:full library:256"' in text
-           and 'counts = "3 3"' in text, "05_window: the lines of both devices", text)
-    tap.ok("7e-07" not in data and "7e-08" not in data and len(data.split("\n\n\n")) == 7,
-           "05_window: six lines, nothing wrong, no options", data)
-    text, data = (folder / "05_steps.set").read_text(), (folder / "05_steps.dat").read_text()
-    tap.ok('names = "bf16 f32"' in text and 'levels = "0.00195312 0"' in text
-           and data.startswith("# bf16: steps, error of O\n1 0.00195312\n4 0.0078125\n16 0.03125"),
-           "05_steps: error against steps, one accumulator beside", text + data)
-
-
-def test_wall(tap, folder):
-    """Reads what gnuplot gets: the crossing, the memory, no row of another case."""
-    text, data = (folder / "04_wall.set").read_text(), (folder / "04_wall.dat").read_text()
-    tap.ok("is faster from N = 2048 on" in text and "library is not yet faster" in text,
-           "04_wall: where one overtakes the other", text)
-    tap.ok('ends = "141000000000 24000000000"' in text and 'walls = "8 0 8 0"' in text,
-           "04_wall: where memory ends", text)
-    tap.ok("1e-06" not in data and "1e-07" not in data and len(data.split("\n\n\n")) == 5,
-           "04_wall: four lines, nothing deterministic, nothing wrong", data)
 
 
 def run(*command):
@@ -175,14 +55,10 @@ def run(*command):
 
 def test_data(tap, rows_file, folder):
     done = run(sys.executable, TOOLS / "plot_data.py", folder, rows_file)
-    tap.ok(done.stdout.split() == FIGURES, "rows for every figure give every figure",
-           done.stdout + done.stderr)
+    tap.ok(done.returncode == 0, "rows become data", done.stderr)
     text = "".join(p.read_text() for p in folder.glob("*.*t"))
     tap.ok("v1_blas" in text and "v7_wrong" not in text and "v8_unchecked" not in text,
            "wrong and unchecked rows reach no figure")
-    test_wall(tap, folder)
-    test_window(tap, folder)
-    test_map(tap, folder)
     empty = folder / "none.jsonl"
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
@@ -239,7 +115,10 @@ def test_table(tap, rows_file):
                    done.stderr.count("\n") == 1, f"{name}, and nobody takes it", done.stderr)
 
 
-def test_figures(tap, rows_file, folder):
+def test_figures(tap, folder):
+    """All recorded rows give every figure."""
+    rows_file = folder / "recorded.jsonl"
+    rows_file.write_bytes(b"".join(f.read_bytes() for f in sorted(RESULTS.glob("*.jsonl"))))
     if not shutil.which("gnuplot"):
         tap.skip("figures are drawn", "gnuplot is not installed")
         return
@@ -318,7 +197,7 @@ def main():
         (folder / "data").mkdir()
         test_data(tap, rows_file, folder / "data")
         test_table(tap, rows_file)
-        test_figures(tap, rows_file, folder)
+        test_figures(tap, folder)
     test_drawings(tap)
     test_bundled(tap)
     return tap.done()

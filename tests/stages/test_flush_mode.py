@@ -25,7 +25,7 @@ PROGRAMS = {"01_naive/naive": ["-N", "8"], "02_tiled_softmax/tiled_softmax": ["-
             "03_flash_forward/flash_forward": ["-N", "8"],
             "04_flash_backward/flash_backward": ["-N", "8"],
             "05_sliding_window_online/sliding_window": ["-N", "8", "--window", "4,0", "--causal"],
-            "06_ring_burst/ring_burst": ["-N", "8"], "03_flash_forward/bench_ratio": ["--seq", "8"],
+            "06_ring_burst/ring_burst": ["-N", "8"],
             "03_flash_forward/count_traffic": ["/dev/null", "128"],
             "common/course/attn_hints": ["-N", "8", "--found", "."]}
 SENTENCE = "takes numbers below 2^-126 for zero"

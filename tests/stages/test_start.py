@@ -76,17 +76,15 @@ def check(tap, program, flags, has_blas):
 
 def main():
     tap = Tap()
-    stages = [p for p in sys.argv[1:] if "bench_ratio" not in p and "count_traffic" not in p]
+    stages = [p for p in sys.argv[1:] if "count_traffic" not in p]
     with_blas = "OpenBLAS" in subprocess.run([stages[0], "-N", "3"], capture_output=True,
                                              text=True).stdout
     for program in stages:
         check(tap, os.path.abspath(program), CASE, with_blas)
     for program in sys.argv[1:]:
         if program not in stages and with_blas:
-            flags = ["--rounds", "1", "--seq", "256", "--sgemm", "256", "--no-check"]
             with tempfile.TemporaryDirectory() as folder:
-                if "count_traffic" in program:
-                    flags = [os.path.join(folder, "rows"), "256"]
+                flags = [os.path.join(folder, "rows"), "256"]
                 for limit, accepted in ((150, (3,)), (330, (0, 3))):
                     ends(tap, f"{os.path.basename(program)}: ulimit -v {limit} MiB",
                          run(os.path.abspath(program), flags, AS=limit * MIB), accepted,

@@ -12,6 +12,7 @@
 #include "tensor.h"
 #include "units/exp.h"
 #include "units/exp_isa.h"
+#include "units/exp_rows.h"
 #include "units/vector.h"
 
 /* Is found within the bound of exp.h? An ulp is the distance to the next float away from 0. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_planner.c: what --method auto chooses where the answer is known, and that its words say
- * why. And the lines through short passes (map.c) against passes played with all ranks, where both
- * can be had; and against the thresholds of the literature, worked out by hand.
+ * why. And the player against the thresholds of the literature, worked out by hand.
  */
 #include <math.h>
 
@@ -250,30 +249,19 @@ TEST(always_an_answer)
     }
 }
 
-/* --- lines -------------------------------------------------------------------------------------*/
+/* --- the player -------------------------------------------------------------------------------*/
 
-static double random_between(double low, double high)
-{
-    return low * pow(high / low, (double)(case_random() % 1001) / 1000);
-}
-
-static RingRates random_rates(void)
-{
-    RingRates r = {.flops = {random_between(1e11, 1e13), random_between(1e11, 1e13)},
-                   .masked_keys = case_random() % 64,
-                   .call_s = random_between(1e-8, 1e-5),
-                   .memory = random_between(1e11, 1e13)};
-    for (int link = 0; link < 2; link++) {
-        r.latency[link] = random_between(1e-8, 1e-5);
-        r.bandwidth[link] = random_between(1e9, 1e12);
-    }
-    r.bandwidth[RING_OUTER] = fmin(r.bandwidth[RING_OUTER], r.bandwidth[RING_INNER]);
-    r.latency[RING_OUTER] = fmax(r.latency[RING_OUTER], r.latency[RING_INNER]);
-    return r;
-}
+/* Self-attention of G n tokens, batch 1, zigzag if causal. */
+typedef struct EqualBlocks {
+    RingMethod method;
+    int64_t ranks, nodes, n; /* n tokens on each rank */
+    int64_t H, Hkv, d;
+    int causal;
+    AttnDtype dtype;
+} EqualBlocks;
 
 /* Both passes by the player. */
-static void play(const RingMapCase *c, const RingRates *rates, double ms[2])
+static void play(const EqualBlocks *c, const RingRates *rates, double ms[2])
 {
     const AttnSegment tokens = {0, c->n * c->ranks, 0, 0, 1};
     AttnArgs args = {.shape = {1, c->H, c->Hkv, tokens.length, tokens.length, c->d},
@@ -297,111 +285,33 @@ static void play(const RingMapCase *c, const RingRates *rates, double ms[2])
     ring_plan_free(&plan);
 }
 
-/* A pass on the line, with links as they are or free. */
-static double line_ms(const RingMapCase *c, const RingRates *rates, RingPass pass, int free_links)
-{
-    RingRates r = *rates;
-    RingLine line;
-    for (int link = 0; free_links && link < 2; link++) {
-        r.latency[link] = 0;
-        r.bandwidth[link] = INFINITY;
-    }
-    return ring_map_line(&line, c, &r, pass) == 0 ? ring_line_ms(&line, c->ranks) : -1;
-}
-
-static RingMapCase random_case(int n)
-{
-    const int ranks[] = {1, 2, 4, 8, 16, 32}, G = ranks[case_random() % 6];
-    RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1)),
-                     .ranks = G,
-                     .nodes = 1 << case_random() % 4,
-                     .n = 8 << case_random() % 6,
-                     .H = 32,
-                     .Hkv = 32 >> case_random() % 4,
-                     .d = 16 << case_random() % 3,
-                     .causal = case_random() % 3 > 0,
-                     .dtype = n % 5 ? ATTN_BF16 : ATTN_F32};
-    c.nodes = c.nodes < G ? c.nodes : G;
-    return c;
-}
-
-/* The same numbers: a further rank is one more step of the same kind. Rarely the first three nodes
- * of a double ring have not settled yet, since ranks differ in calls of a kernel: two for a remote
- * block whose early keys alone are seen, else four. A call's cost is up to a third of a step here,
- * where a rank may have eight tokens. */
-TEST(lines_and_player)
-{
-    int apart = 0;
-    case_state = 1; /* the same cases, whatever the tests before have drawn */
-    for (int n = 0; n < 300; n++) {
-        const RingMapCase c = random_case(n);
-        const RingRates rates = random_rates();
-        double ms[2];
-        if (quick() && n >= 100)
-            continue; /* drawn all the same: the test below begins behind them */
-        play(&c, &rates, ms);
-        for (int pass = 0; pass < 2; pass++) {
-            const RingPass which = pass ? RING_BACKWARD : RING_FORWARD;
-            const double line = line_ms(&c, &rates, which, 0);
-            const double calls_ms = 1e3 * (double)c.ranks * rates.call_s;
-            const int settles = c.nodes > 3 && c.nodes < c.ranks;
-            apart += fabs(line / ms[pass] - 1) > 1e-9;
-            if (fabs(line - ms[pass]) > (settles ? 0.06 * ms[pass] + calls_ms : 1e-9 * ms[pass]))
-                fail_msg("%s, %d ranks on %d nodes, n %d, pass %d: line %.9g ms, player %.9g",
-                         ring_method_name(c.method), (int)c.ranks, (int)c.nodes, (int)c.n, pass,
-                         line, ms[pass]);
-            assert_true(line >= line_ms(&c, &rates, which, 1) * (1 - 1e-12));
-        }
-    }
-    assert_true(apart < 4); /* of 600, or of 200 */
-}
-
-/* With places for blocks and a host that takes time ranks are not alike any more. */
-TEST(lines_and_places)
-{
-    for (int n = 0; n < 60; n++) {
-        RingMapCase c = random_case(n);
-        RingRates rates = ring_rates_default("nccl", ATTN_BF16);
-        double ms[2];
-        c.n = 1024 << case_random() % 3;
-        c.dtype = ATTN_BF16;
-        rates.places[0] = 1 + case_random() % 300;
-        rates.places[1] = 1 + case_random() % 150;
-        rates.block_s = 1e-6 * (case_random() % 20);
-        rates.post_s = 1e-6 * (case_random() % 50);
-        if (quick() && n >= 20)
-            continue;
-        play(&c, &rates, ms);
-        for (int pass = 0; pass < 2; pass++) {
-            const double line = line_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD, 0);
-            if (line < 0.95 * ms[pass] || line > 1.05 * ms[pass])
-                fail_msg("%s, %d ranks on %d nodes, n %d, pass %d, places %g: line %.9g ms, player "
-                         "%.9g",
-                         ring_method_name(c.method), (int)c.ranks, (int)c.nodes, (int)c.n, pass,
-                         rates.places[pass], line, ms[pass]);
-        }
-    }
-}
-
 /* 256 blocks on 264 places forward, 64 on 132 backward: one round each. */
 TEST(kernel_alone)
 {
-    const RingMapCase c = {RING_METHOD_RING, 1, 1, 1024, 32, 8, 128, 0, ATTN_BF16};
+    const AttnShape n = {1, 32, 8, 1024, 1024, 128};
     const RingRates rates = {
         .flops = {1e12, 1e12}, .places = {264, 132}, .memory = 1e30, .pass_s = 0.5, .call_s = 0.25};
     const double pairs = 1024.0 * 1024, seconds[2] = {4 * 32 * 128.0 * pairs / 1e12 * 264 / 256,
                                                       10 * 32 * 128.0 * pairs / 1e12 * 132 / 64};
     for (int pass = 0; pass < 2; pass++)
-        assert_true(fabs(ring_alone_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD) /
+        assert_true(fabs(ring_alone_ms(&n, ATTN_BF16, &rates, pass ? RING_BACKWARD : RING_FORWARD) /
                              (1e3 * (0.75 + seconds[pass])) -
                          1) < 1e-12);
 }
 
 /* Is the pass as fast as without messages? (burst has the last way home to wait for.) */
-static int is_free(RingMapCase c, double n, const RingRates *rates, RingPass pass)
+static int is_free(EqualBlocks c, double n, const RingRates *rates, RingPass pass)
 {
+    RingRates r = *rates;
+    double ms[2], free_ms[2];
     c.n = (int64_t)n / 16 * 16;
-    return line_ms(&c, rates, pass, 0) < 1.01 * line_ms(&c, rates, pass, 1);
+    play(&c, &r, ms);
+    for (int link = 0; link < 2; link++) {
+        r.latency[link] = 0;
+        r.bandwidth[link] = INFINITY;
+    }
+    play(&c, &r, free_ms);
+    return ms[pass == RING_BACKWARD] < 1.01 * free_ms[pass == RING_BACKWARD];
 }
 
 /* Tokens per GPU from which nothing waits, by hand, with F = 650 TF, BW = 370 GB/s, d = 128:
@@ -427,7 +337,7 @@ TEST(thresholds)
                  {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 32, 3514},
                  {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 8, 878}};
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-        const RingMapCase c = {
+        const EqualBlocks c = {
             known[k].method, known[k].ranks, known[k].nodes, 0, 32, known[k].Hkv, 128, 1,
             ATTN_BF16};
         if (!is_free(c, 1.03 * known[k].n, &rates, known[k].pass) ||
@@ -435,14 +345,4 @@ TEST(thresholds)
             fail_msg("%s, pass %d, %d kv heads: not free from %g tokens on",
                      ring_method_name(c.method), known[k].pass, (int)c.Hkv, known[k].n);
     }
-}
-
-TEST(heads_that_cannot_be_dealt_out)
-{
-    const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
-    RingMapCase c = {RING_METHOD_ULYSSES, 64, 8, 1024, 32, 8, 128, 1, ATTN_BF16};
-    assert_true(line_ms(&c, &rates, RING_FORWARD, 0) < 0);
-    c.ranks = 32;
-    c.nodes = 4;
-    assert_true(line_ms(&c, &rates, RING_FORWARD, 0) > 0);
 }

@@ -1,122 +1,60 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_streams: no order of a GPU's streams gives another result.
+ * test_ring_streams: nothing in the runs of stage 06's methods on a GPU depends on how its streams
+ * get on with each other.
  *
- * The host code of stage 06's ranks on a GPU (06_ring_burst/runtime/cuda/) runs here as it is,
- * over a GPU that is pretended (pretend_cuda/pretend_gpu.h): work is done late and in odd orders,
- * and two uses of the same memory that nothing keeps in order are a failure, whether or not they
- * have done harm.
+ * The host code of the ranks (06_ring_burst/runtime/cuda/) runs here as it is, over a GPU that is
+ * pretended (pretend_cuda/pretend_gpu.h): two uses of the same memory that nothing keeps in order
+ * are a failure. Whole tasks: every method, problems of ring_method_case.h, forward and backward.
+ * What kernels compute is not asked here (./ladder gpu check 06).
  *
- * Whole tasks: every method, problems of ring_method_case.h, forward and backward. Results are
- * right, and have the same bits in every order (but for a dQ to which two streams add).
- *
- * RING_STREAM_SEEDS=N: so many orders of each task.
+ * And the pretended GPU itself sees what it is there to see: two uses are a problem exactly if one
+ * of them writes and nothing keeps them in order; whether something does, for each way of keeping
+ * order; and memory that is freed too early, or never, or that is not the device's.
  */
-#include <math.h>
-
 #include "pretend_cuda/pretend_gpu.h"
 #include "ring_method_case.h"
 #include "runtime/cuda/backend_cuda.h"
 
 #include "attention/backward/backward_library.h"
 
-static int seeds(void)
-{
-    const char *wanted = getenv("RING_STREAM_SEEDS");
-    return wanted ? atoi(wanted) : quick() ? 1 : 2;
-}
-
-typedef struct Task {
-    const char *name;
-    Case *c;
-    const Oracle *oracle;
-    RingSetup setup;
-    const RingBackend *backend;
-    int baseline_calls;
-    int seed; /* the first one */
-} Task;
-
-static const char *task_words(const Task *task, int seed)
-{
-    static char words[256];
-    snprintf(words, sizeof words, "%s, %s, %s, %s, %d ranks, %d nodes, partials %s, seed %d",
-             task->name, ring_method_name(task->setup.method), ring_layout_name(task->setup.layout),
-             dtype_name(task->c->args.Q.dtype), task->setup.ranks, task->setup.nodes,
-             dtype_name(task->setup.partials), seed);
-    return words;
-}
-
-/* The seed is also that of the ranks' turns. Rounds before the timed one, and marks in the streams
- * for a trace, in some of them. */
-static void run_once(const Task *task, const RingPlan *plan, int seed)
+/* The seed is also that of the ranks' turns. Rounds before the timed one, marks in the streams for
+ * a trace, and the local baseline, in some of them. */
+static void run_once(Case *c, RingSetup setup, const RingBackend *backend, int seed)
 {
     static RingReport report;
+    static RingPlan plan;
     double ms[4];
-    const RingTask ring_task = {.plan = plan,
-                                .args = &task->c->args,
-                                .warmup = seed % 2,
-                                .rounds = 1,
-                                .trace = seed % 4 / 2,
-                                .forward_ms = &ms[0],
-                                .backward_ms = &ms[1],
-                                .baseline_calls = task->baseline_calls,
-                                .baseline_ms = &ms[2],
-                                .baseline_backward_ms = &ms[3]};
-    const Storage *results[] = {&task->c->O, &task->c->dQ, &task->c->dK, &task->c->dV};
     char words[256];
-    for (int n = 0; n < 4; n++)
-        tensor_poison(results[n]);
+    setup.adversarial = 1;
+    setup.schedule_seed = (uint64_t)seed;
+    if (ring_plan_make(&plan, &c->args, &setup, words)) {
+        assert_non_null(strstr(words, "heads")); /* what ulysses cannot do */
+        return;
+    }
+    const RingTask task = {.plan = &plan,
+                           .args = &c->args,
+                           .warmup = seed % 2,
+                           .rounds = 1,
+                           .trace = seed % 4 / 2,
+                           .forward_ms = &ms[0],
+                           .backward_ms = &ms[1],
+                           .baseline_calls = seed % 3,
+                           .baseline_ms = &ms[2],
+                           .baseline_backward_ms = &ms[3]};
+    flash_backward_set_deterministic(setup.deterministic);
     pretend_gpu_begin((uint64_t)seed);
-    const int status = ring_world_sim(&ring_task, task->backend, &report);
+    const int status = ring_world_sim(&task, backend, &report);
     const int problems = pretend_gpu_end(words);
     if (status || problems)
-        fail_msg("%s: %d problems; %s", task_words(task, seed), problems,
-                 status ? report.failure : words);
+        fail_msg("%s, %s, %s, %d ranks, %d nodes, partials %s, seed %d: %d problems; %s",
+                 ring_method_name(setup.method), ring_layout_name(setup.layout),
+                 dtype_name(c->args.Q.dtype), setup.ranks, setup.nodes, dtype_name(setup.partials),
+                 seed, problems, status ? report.failure : words);
     ring_report_free(&report);
-    assert_int_equal(0, workspace_live());
-}
-
-/* Two streams add to dQ in whatever order. */
-static int dQ_varies(const Task *task)
-{
-    const RingMethod method = task->setup.method;
-    const int one_stream =
-        task->setup.deterministic || task->c->args.mask || task->c->args.Q.dtype == ATTN_F32;
-    return !one_stream && (method == RING_METHOD_RING || method == RING_METHOD_ALLGATHER ||
-                           method == RING_METHOD_RING_DOUBLE);
-}
-
-static int tried[RING_METHODS];
-
-/* What the method cannot do (heads of Ulysses) is passed over. */
-static void try_task(Task task)
-{
-    static RingPlan plan;
-    Bits first = {0};
-    char why[256];
-    task.backend = task.backend ? task.backend : &ring_backend_cuda;
-    flash_backward_set_deterministic(task.setup.deterministic);
-    for (int n = 0; n < seeds(); n++) {
-        const int seed = task.seed + n;
-        task.setup.adversarial = 1;
-        task.setup.schedule_seed = (uint64_t)seed;
-        if (ring_plan_make(&plan, &task.c->args, &task.setup, why)) {
-            assert_non_null(strstr(why, "heads"));
-            return;
-        }
-        run_once(&task, &plan, seed);
-        ring_plan_free(&plan);
-        if (!case_agrees(task.c, task.oracle, 1, 4, task.name))
-            fail_msg("%s", task_words(&task, seed));
-        Bits bits = bits_of(task.c);
-        bits.dQ = dQ_varies(&task) ? first.dQ : bits.dQ;
-        if (n == 0)
-            first = bits;
-        if (!bits_equal(first, bits))
-            fail_msg("%s: other bits than with seed %d", task_words(&task, seed), task.seed);
-    }
+    ring_plan_free(&plan);
     flash_backward_set_deterministic(0);
-    tried[task.setup.method]++;
+    assert_int_equal(0, workspace_live());
 }
 
 /* Rank 0's queries come behind all keys that their window reaches; some ranks see no key at all. */
@@ -132,82 +70,171 @@ static int nodes_of(RingMethod method, int ranks)
     return is_double(method) && ranks % 2 == 0 ? 2 : 1;
 }
 
-/* Each method has one of the dtypes; ring, which has streams for 16 bits, has all. */
-TEST(test_every_order_is_right)
+/* Each method has one of the dtypes; ring, which has streams for 16 bits, has all. Partials in bf16
+ * are rounded on their way, in the stream of their half. */
+TEST(test_every_method)
 {
     static const int ranks[] = {4, 3, 6, 2};
     for (int n = 0; n <= METHOD_CASES; n += quick() ? 2 : 1)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = method_case_new(problem(n), (AttnDtype)dtype);
-            Oracle oracle = oracle_of(&c->args, 1, 1);
             for (int m = RING_METHOD_RING; m < RING_METHODS; m++) {
                 const RingMethod method = (RingMethod)m;
                 const int G = ranks[(quick() ? n / 2 + m : n + m) % 4];
                 RingSetup setup = method_setup(method, (RingLayout)((n / 4 + m) % RING_LAYOUTS), G,
                                                nodes_of(method, G));
                 setup.deterministic = 0;
-                if (m == RING_METHOD_RING || (n + m) % 3 == dtype)
-                    try_task((Task){problem(n)->name, c, &oracle, setup, NULL, 0, n + 5 * m});
+                setup.partials = dtype != ATTN_F32 && n % 2 ? ATTN_BF16 : ATTN_F32;
+                for (int seed = 0; seed < 2; seed++)
+                    if (m == RING_METHOD_RING || (n + m) % 3 == dtype)
+                        run_once(c, setup, &ring_backend_cuda, n + 5 * m + seed);
             }
-            oracle_free(&oracle);
             case_free(c);
         }
-    for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
-        assert_true(tried[m] > 5);
 }
 
-/* Sums that travel are rounded on their way, in the stream of their half. */
-TEST(test_bf16_partials)
-{
-    static const int problems[] = {METHOD_CASES, 1, 4, 6, 7, 10};
-    for (int n = 0; n < 6; n++) {
-        Case *c = method_case_new(problem(problems[n]), n % 2 ? ATTN_F16 : ATTN_BF16);
-        const double u = 0x1p-8, roundings = 8;
-        Oracle oracle;
-        assert_int_equal(
-            0, oracle_run_reference(&oracle, &c->args, 1, 1,
-                                    (OracleRoundings){roundings * u * pow(1 + u, roundings), 0}));
-        for (int m = RING_METHOD_RING; m < RING_METHODS; m++) {
-            RingSetup setup = method_setup((RingMethod)m, (RingLayout)(n % RING_LAYOUTS), 4,
-                                           nodes_of((RingMethod)m, 4));
-            setup.deterministic = 0;
-            setup.partials = ATTN_BF16;
-            try_task((Task){problem(problems[n])->name, c, &oracle, setup, NULL, 0, n + 5 * m});
-        }
-        oracle_free(&oracle);
-        case_free(c);
-    }
-}
-
-/* One stream; ranks on GPUs of their own; the local baseline behind each round. */
+/* One stream; ranks on GPUs of their own; all keys are another sequence's. */
 TEST(test_other_ways)
 {
-    static const int problems[] = {0, 1, 5, METHOD_CASES};
-    for (int n = 0; n < 4; n++) {
-        Case *c = method_case_new(problem(problems[n]), n % 2 ? ATTN_BF16 : ATTN_F16);
+    for (int n = 0; n < 6; n++) {
+        Case *c = method_case_new(problem(n), n % 2 ? ATTN_BF16 : ATTN_F16);
         RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
-        Oracle oracle = oracle_of(&c->args, 1, 1);
-        try_task((Task){"one stream", c, &oracle, setup, NULL, 0, n});
+        run_once(c, setup, &ring_backend_cuda, n);
         setup.deterministic = 0;
-        try_task((Task){"own GPUs", c, &oracle, setup, &ring_backend_gpus, 0, n});
-        try_task((Task){"baseline", c, &oracle, setup, NULL, 2, n});
-        oracle_free(&oracle);
+        run_once(c, setup, &ring_backend_gpus, n);
+        c->segments_k[0].sequence = 1;
+        for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
+            run_once(c, method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),
+                     &ring_backend_cuda, n + m);
         case_free(c);
     }
 }
 
-/* All keys are another sequence's: a state is begun and ended, and no kernel has been there. */
-TEST(test_nobody_sees_a_key)
+/* --- the pretended GPU ------------------------------------------------------------------------*/
+
+enum { STREAMS = 3, BYTES = 64 };
+
+static cudaStream_t streams[STREAMS];
+static cudaEvent_t events[2];
+static char *memory;
+
+static void begin(int seed)
 {
-    for (int dtype = 0; dtype < 3; dtype++) {
-        Case *c = method_case_new(problem(dtype), (AttnDtype)dtype);
-        c->segments_k[0].sequence = 1;
-        Oracle oracle = oracle_of(&c->args, 1, 1);
-        for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
-            try_task((Task){"nothing to see", c, &oracle,
-                            method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),
-                            NULL, 0, m});
-        oracle_free(&oracle);
-        case_free(c);
+    pretend_gpu_begin((uint64_t)seed);
+    for (int s = 0; s < STREAMS; s++)
+        (void)cudaStreamCreateWithPriority(&streams[s], cudaStreamNonBlocking, 0);
+    (void)cudaEventCreate(&events[0]);
+    (void)cudaEventCreate(&events[1]);
+    (void)cudaMalloc((void **)&memory, BYTES);
+}
+
+static void drain(int stream)
+{
+    while (cudaStreamQuery(streams[stream]) == cudaErrorNotReady)
+        continue;
+}
+
+/* The number of problems. */
+static int end(int frees, char words[256])
+{
+    for (int s = 0; s < STREAMS; s++)
+        drain(s);
+    if (frees)
+        (void)cudaFree(memory);
+    for (int s = 0; s < STREAMS; s++)
+        (void)cudaStreamDestroy(streams[s]);
+    (void)cudaEventDestroy(events[0]);
+    (void)cudaEventDestroy(events[1]);
+    return pretend_gpu_end(words);
+}
+
+static void ask(int stream, char *first, PretendUse how) /* for 16 bytes */
+{
+    PretendWork work = {.name = "work"};
+    pretend_uses(&work, first, 16, how);
+    pretend_ask(&work, streams[stream]);
+}
+
+typedef enum Order { NOTHING, EVENT, CHAIN, HOST, SAME, EARLY, NEVER, BACKWARDS, ORDERS } Order;
+
+/* What is in stream 0 is there to be waited for by what comes next in stream 1. */
+static void put_between(Order order)
+{
+    if (order == EVENT || order == CHAIN)
+        (void)cudaEventRecord(events[0], streams[0]);
+    if (order == CHAIN) {
+        (void)cudaStreamWaitEvent(streams[2], events[0], 0);
+        (void)cudaEventRecord(events[1], streams[2]);
     }
+    if (order == HOST)
+        drain(0);
+    if (order == BACKWARDS) { /* the first should wait for the second, not the reverse: too late */
+        (void)cudaEventRecord(events[0], streams[1]);
+        (void)cudaStreamWaitEvent(streams[0], events[0], 0);
+    } else if (order != NOTHING && order != HOST && order != SAME) {
+        (void)cudaStreamWaitEvent(streams[1], events[order == CHAIN], 0);
+    }
+}
+
+TEST(test_what_is_a_problem)
+{
+    char words[256];
+    for (int order = 0; order < ORDERS; order++)
+        for (int how = 0; how < 9; how++)
+            for (int apart = 0; apart < 2; apart++) {
+                const PretendUse a = (PretendUse)(how / 3), b = (PretendUse)(how % 3);
+                const int harmless = apart || (a == b && a != PRETEND_WRITES);
+                const int keeps =
+                    order == EVENT || order == CHAIN || order == HOST || order == SAME;
+                begin(how);
+                if (order == EARLY) /* recorded before there was anything to wait for */
+                    (void)cudaEventRecord(events[0], streams[0]);
+                ask(0, memory, a);
+                put_between((Order)order);
+                ask(order != SAME, memory + (apart ? 16 : 12), b);
+                assert_int_equal(!harmless && !keeps, end(1, words));
+            }
+}
+
+/* A write that covers older uses and comes behind them stands for them; one that covers a part of
+ * them, or does not come behind all, does not. */
+TEST(test_older_uses_are_remembered)
+{
+    char words[256];
+    for (int part = 0; part < 2; part++) {
+        begin(part);
+        ask(0, memory, PRETEND_READS);
+        put_between(EVENT);
+        ask(1, memory + 8 * part, PRETEND_WRITES);
+        ask(2, memory, PRETEND_WRITES);
+        assert_int_equal(part ? 2 : 1, end(1, words));
+    }
+    begin(0); /* the third comes behind the second, and behind the first no more than that does */
+    ask(0, memory, PRETEND_WRITES);
+    ask(1, memory, PRETEND_WRITES);
+    ask(1, memory, PRETEND_WRITES);
+    assert_int_equal(2, end(1, words));
+}
+
+TEST(test_memory_and_events)
+{
+    char words[256];
+    begin(1);
+    ask(0, memory, PRETEND_READS);
+    (void)cudaFree(memory);
+    assert_int_equal(1, end(0, words));
+    assert_non_null(strstr(words, "still reads"));
+    begin(0);
+    assert_int_equal(1, end(0, words));
+    assert_non_null(strstr(words, "not freed"));
+    begin(0);
+    ask(0, memory + BYTES - 8, PRETEND_WRITES);
+    assert_int_equal(1, end(1, words));
+    begin(1); /* what the host finds done by chance */
+    ask(0, memory, PRETEND_WRITES);
+    (void)cudaEventRecord(events[0], streams[0]);
+    assert_int_equal(cudaErrorNotReady, cudaEventQuery(events[0]));
+    ask(1, memory, PRETEND_WRITES);
+    assert_int_equal(cudaSuccess, cudaEventSynchronize(events[0]));
+    assert_int_equal(1, end(1, words));
 }

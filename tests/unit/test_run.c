@@ -12,6 +12,7 @@
 #include "attn_config.h"
 #include "attn_pairs.h"
 #include "harness/check/judge.h"
+#include "harness/rung.h"
 
 #ifdef HAVE_OPENMP
 #include <omp.h>
@@ -236,68 +237,44 @@ TEST(stray_writes_are_wrong)
     }
 }
 
-/* The rungs' trait: the plain problem runs, anything else is skipped with the reason. */
-TEST(plain_variants_skip_the_rest)
+static void skips_with(const Rung *rung, AttnDevice device, const AttnArgs *a, const char *why)
 {
-    static const struct {
-        const char *line, *why;
-    } cases[] = {
-        {"-B 2 --seq-q 5 --seq-kv 9 -H 4 --kv-heads 2 -d 3 --causal --window 2,1", NULL},
-        {"-N 5 -H 1 -d 4 --mask causal-upper-left --scale 3 --dtype bf16", NULL},
-        {"-N 5 -H 1 -d 4 --mask full", "mask from memory"},
-        {"-N 5 -H 1 -d 4 --softcap 2", "softcap"},
-        {"-N 5 -H 1 -d 4 --scale -1", "not positive"},
-        {"-B 2 -N 5 -H 3 -d 4 --strides sbhd", "contiguous"},
-        {"-B 2 -N 5 -H 3 -d 4 --strides bhsd", "contiguous"},
-        {"-N 5 -H 3 -d 4 --strides odd", "contiguous"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char line[128];
-        Run r;
-        snprintf(line, sizeof line, "%s --threads 1", cases[i].line);
-        variants[0].traits = VARIANT_PLAIN;
-        run(&r, counting, line);
-        assert_int_equal(r.status, EXIT_OK);
-        assert_int_equal(r.out.status, cases[i].why ? ATTN_SKIP : ATTN_OK);
-        assert_int_equal(calls, cases[i].why ? 0 : 1);
-        if (cases[i].why)
-            assert_true(strstr(r.out.failure, cases[i].why) && strstr(r.out.failure, "skips"));
-        done(&r);
-        variants[0].traits = 0;
-        run(&r, counting, line);
-        assert_true(r.out.status == ATTN_OK && calls == 1);
-        done(&r);
-    }
+    const char *sentence = rung_skips(rung, device, a);
+    assert_true(why ? sentence && strstr(sentence, why) : !sentence);
 }
 
-/* What no flag of this stage asks for: segments, stage 05's options; and a GPU's two d. */
-TEST(what_is_plain)
+/* The plain problem runs, anything else is skipped with the reason. */
+TEST(what_rungs_skip)
 {
     static const AttnSegment whole = {0, 8, 0, 3, 1}, odd = {0, 8, 0, 0, 2},
                              other = {0, 8, 1, 0, 1};
     static const AttnSegment two[] = {{0, 4, 0, 0, 1}, {4, 4, 0, 4, 1}};
     static const AttnOptions options = {.temperature = 1.0f};
-    Variant v = {.name = "v9_rung", .device = ON_CUDA, .traits = VARIANT_PLAIN};
-    AttnArgs plain = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
-    plain.positions_q = attn_positions(&whole, 1);
-    plain.positions_k = attn_positions(&whole, 1);
-    assert_null(variant_plain_refuses(&v, &plain));
-    a = plain, a.shape.d = 128;
-    assert_null(variant_plain_refuses(&v, &a));
-    a.shape.d = 96;
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips every d but 64 and 128"));
-    v.device = ON_CPU;
-    assert_null(variant_plain_refuses(&v, &a));
-    a = plain, a.positions_q.segments = &other;
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
-    a = plain, a.positions_k.segments = &odd;
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
-    a = plain, a.positions_k = attn_positions(two, 2);
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
-    a = plain, a.scale = 0.0f;
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips a scale"));
-    a = plain, a.options = &options;
-    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips the options"));
+    static const uint8_t mask[64];
+    const Rung plain = {.name = "v9_rung"}, full = {.name = "v0_full", .flags = FULL};
+    AttnArgs right = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
+    right.positions_q = attn_positions(&whole, 1);
+    right.positions_k = attn_positions(&whole, 1);
+    skips_with(&plain, ON_CUDA, &right, NULL);
+    a = right, a.shape.d = 96;
+    skips_with(&plain, ON_CUDA, &a, "skips every d but 64 and 128");
+    skips_with(&plain, ON_CPU, &a, NULL);
+    a = right, a.mask = mask;
+    skips_with(&plain, ON_CPU, &a, "mask from memory");
+    skips_with(&full, ON_CPU, &a, NULL);
+    a = right, a.softcap = 2.0f;
+    skips_with(&plain, ON_CPU, &a, "softcap");
+    skips_with(&full, ON_CPU, &a, NULL);
+    a = right, a.scale = 0.0f;
+    skips_with(&plain, ON_CPU, &a, "skips a scale");
+    a = right, a.positions_q = attn_positions(&other, 1);
+    skips_with(&full, ON_CPU, &a, "skips positions");
+    a = right, a.positions_k = attn_positions(&odd, 1);
+    skips_with(&full, ON_CPU, &a, "skips positions");
+    a = right, a.positions_k = attn_positions(two, 2);
+    skips_with(&full, ON_CPU, &a, "skips positions");
+    a = right, a.options = &options;
+    skips_with(&full, ON_CPU, &a, "skips the options");
 }
 
 TEST(workspace_is_counted)

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_window_offline: stage 05's library, whole calls on a CPU, against the definition of
- * window_definition.h.
+ * test_window_offline: what the sweep of stage 05 cannot see of its library: whole calls on a CPU.
  *
- * - Every setting, every dtype: O, lse, and all five gradients as finite differences.
- * - The same settings 25 times larger, where tiles have edges.
  * - Lists that leave out who has no tokens; several sequences in each of two batches.
  * - Threads change no bit, nor do options that ask for nothing.
  * - Memory grows with N, not with N^2.
@@ -61,63 +58,6 @@ static uint64_t smooth_state(const Setting *s, int64_t larger)
         world_free(w);
         if (kink > 1e-7)
             return state;
-    }
-}
-
-/* --- the definition ----------------------------------------------------------------------------*/
-
-/* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it to
- * different neighbours */
-static void check_forward(const World *w, const char *what)
-{
-    const double tolerance[] = {1e-5, 2e-3, 1.6e-2};
-    assert_forward_defined(w, tolerance[w->config.dtype],
-                           tolerance[w->s.group > 0 ? w->config.dtype : 0], what);
-}
-
-/* With 16 bits the rounding of O, of Qn and of Kn is in the gradients too; the last two with a clip
- * can bring a pair to the other side of its kink, where the gradient jumps: no tolerance for that,
- * so this combination is left to the oracle, which knows how far a pair is from a kink. */
-static void check_gradients(const World *w, const char *what)
-{
-    const int clips = w->s.low != 0 || w->s.high != 1;
-    const double tolerance[] = {2e-5, 2e-2, 1e-1};
-    const char *const names[] = {"dQ", "dK", "dV", "dwq", "dwk"};
-    double *O = window_memory(w->sizes[IN_Q], sizeof *O);
-    double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-    const int jumps = clips && w->s.group > 0 && w->config.dtype != ATTN_F32;
-    for (int n = 0; n < (jumps ? 0 : w->s.group > 0 ? 5 : 3); n++)
-        for (int64_t e = 0; e < w->sizes[n]; e++) {
-            char label[64];
-            snprintf(label, sizeof label, "%s %s", what, names[n]);
-            assert_near(w->gradient[n][e], define_gradient(w, n, e, O, lse),
-                        tolerance[w->config.dtype], label, w->s.name, e);
-        }
-    free(lse);
-    free(O);
-}
-
-TEST(test_every_setting_is_its_definition)
-{
-    for (int n = 0; n < SETTINGS; n++)
-        for (int dtype = quick() ? n % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1) {
-            World *w = world_new(&settings[n], (AttnDtype)dtype, 1);
-            run_world(w, 1);
-            check_forward(w, "library");
-            check_gradients(w, "library");
-            world_free(w);
-        }
-}
-
-/* Where tiles have edges. (Finite differences of N^2 pairs would take long: gradients of such sizes
- * are judged by the sweep's oracle.) */
-TEST(test_larger_settings)
-{
-    for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
-        World *w = world_from(smooth_state(&settings[n], 25), &settings[n], ATTN_F32, 25);
-        run_world(w, 2);
-        check_forward(w, "library");
-        world_free(w);
     }
 }
 
@@ -422,50 +362,6 @@ TEST(test_a_row_is_dropped_pair_by_pair)
         }
 }
 
-/* --- the walk ----------------------------------------------------------------------------------*/
-
-/* Pairs of one tile that are visible, asked one by one. */
-static int64_t visible_pairs(const AttnArgs *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
-{
-    int64_t count = 0;
-    for (int64_t i = i0; i < i1; i++)
-        for (int64_t j = j0; j < j1; j++)
-            count += attn_sees(a, i, j);
-    return count;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-TEST(test_tiles_are_counted)
-{
-    const int64_t sizes[][2] = {{16, 16}, {64, 32}, {7, 50}, {1000, 1}};
-    for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1)
-        for (int size = 0; size < 4; size++) {
-            World *w = world_new(&settings[n], ATTN_F32, 13);
-            const AttnArgs args = world_args(w);
-            const int64_t Br = sizes[size][0], Bc = sizes[size][1], heads = w->s.H;
-            const WindowTiles tiles = window_count_tiles(&args, Br, Bc);
-            int64_t skipped = 0, clean = 0, all = 0;
-            for (int s = 0; s < w->s.sequences; s++)
-                for (int64_t i = w->first_q[s]; i < w->first_q[s + 1]; i += Br)
-                    for (int64_t j = w->first_k[s]; j < w->first_k[s + 1]; j += Bc) {
-                        const int64_t i1 = least(i + Br, w->first_q[s + 1]);
-                        const int64_t j1 = least(j + Bc, w->first_k[s + 1]);
-                        const int64_t pairs = visible_pairs(&args, i, i1, j, j1);
-                        skipped += pairs == 0;
-                        clean += pairs == (i1 - i) * (j1 - j);
-                        all++;
-                    }
-            assert_int_equal(heads * skipped, tiles.skipped);
-            assert_int_equal(heads * clean, tiles.clean);
-            assert_int_equal(heads * (all - skipped - clean), tiles.masked);
-            world_free(w);
-        }
-}
-
 /* --- tiles -------------------------------------------------------------------------------------*/
 
 enum { MOST = 40, SEQUENCES = 4 };
@@ -521,6 +417,11 @@ static WindowTiles ask_every_pair(const Sequences *s, int64_t Br, int64_t Bc)
                 sum.clean += seen == pairs && !a->mask ? heads : 0;
             }
     return sum;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 /* Tiles of Bc keys, of Nk keys in all, that have at least one (whole: all) of the keys first ..

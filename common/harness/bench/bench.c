@@ -21,21 +21,11 @@
 #include <cblas.h>
 #endif
 
-static double clock_ms(clockid_t id)
-{
-    struct timespec t;
-    clock_gettime(id, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 double bench_now_ms(void)
 {
-    return clock_ms(CLOCK_MONOTONIC);
-}
-
-double bench_thread_ms(void)
-{
-    return clock_ms(CLOCK_THREAD_CPUTIME_ID);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
 static int compare(const void *a, const void *b)
@@ -44,30 +34,15 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void sort(const Samples *s, double sorted[BENCH_MAX_SAMPLES])
-{
-    memcpy(sorted, s->ms, (size_t)s->count * sizeof *sorted);
-    qsort(sorted, (size_t)s->count, sizeof *sorted, compare);
-}
-
 double samples_median(const Samples *s)
 {
     double sorted[BENCH_MAX_SAMPLES];
     const int n = s->count;
     if (n < 1)
         return NAN;
-    sort(s, sorted);
+    memcpy(sorted, s->ms, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare);
     return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
-}
-
-double samples_spread(const Samples *s)
-{
-    double sorted[BENCH_MAX_SAMPLES];
-    const int n = s->count, quarter = n / 4;
-    if (n < 3)
-        return NAN;
-    sort(s, sorted);
-    return (sorted[n - 1 - quarter] - sorted[quarter]) / samples_median(s);
 }
 
 /* OpenBLAS waits for ever for threads that OpenMP may not start: OMP_THREAD_LIMIT. */
@@ -84,56 +59,35 @@ void bench_set_threads(int threads)
     (void)threads;
 }
 
-int bench_sgemm_open(BenchSgemm *s, int n)
-{
-    const size_t count = (size_t)n * (size_t)n;
-    *s = (BenchSgemm){n, malloc(count * sizeof *s->A), malloc(count * sizeof *s->B),
-                      calloc(count, sizeof *s->C)};
-#ifndef HAVE_OPENBLAS
-    return -1;
-#endif
-    if (!s->A || !s->B || !s->C)
-        return -1;
-    for (size_t i = 0; i < count; i++) {
-        s->A[i] = (float)(i % 7) - 3.0f;
-        s->B[i] = (float)(i % 11) - 5.0f;
-    }
-    return 0;
-}
-
-void bench_sgemm_run(const BenchSgemm *s)
-{
-#ifdef HAVE_OPENBLAS
-    const int n = s->n;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, s->A, n, s->B, n, 0.0f,
-                s->C, n);
-#else
-    (void)s;
-#endif
-}
-
-void bench_sgemm_close(BenchSgemm *s)
-{
-    free(s->A);
-    free(s->B);
-    free(s->C);
-}
-
 double bench_sgemm_gflops(int n, int rounds, int threads)
 {
+#ifdef HAVE_OPENBLAS
+    const size_t count = (size_t)n * (size_t)n;
     Samples s = {{0}, 0};
-    BenchSgemm sgemm;
-    const int failed = bench_sgemm_open(&sgemm, n) != 0 || rounds < 1;
+    float *A = malloc(count * sizeof *A), *B = malloc(count * sizeof *B);
+    float *C = calloc(count, sizeof *C);
+    const int failed = !A || !B || !C || rounds < 1;
+    for (size_t i = 0; !failed && i < count; i++) {
+        A[i] = (float)(i % 7) - 3.0f;
+        B[i] = (float)(i % 11) - 5.0f;
+    }
     bench_set_threads(threads);
     /* Round -1 warms up: page faults of C, the thread pool, the clock. */
     for (int round = -1; !failed && round < rounds && s.count < BENCH_MAX_SAMPLES; round++) {
         const double start = bench_now_ms();
-        bench_sgemm_run(&sgemm);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, A, n, B, n, 0.0f, C,
+                    n);
         if (round >= 0)
             s.ms[s.count++] = bench_now_ms() - start;
     }
-    bench_sgemm_close(&sgemm);
+    free(A);
+    free(B);
+    free(C);
     return failed ? 0.0 : 2.0 * n * (double)n * n / (samples_median(&s) * 1e6);
+#else
+    (void)n, (void)rounds, (void)threads;
+    return 0.0;
+#endif
 }
 
 static int progress_shown;

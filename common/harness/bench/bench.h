@@ -5,9 +5,9 @@
  * Interface:
  * - Samples: milliseconds of every repetition; the median is what tables show, the spread says what
  *   it is worth.
- * - bench_now_ms / bench_thread_ms: wall clock and this thread's CPU time.
+ * - bench_now_ms: the wall clock.
  * - bench_set_threads: for OpenMP loops and OpenBLAS.
- * - BenchSgemm, bench_sgemm_...: OpenBLAS sgemm n^3 on this machine now. CPU rows are compared with
+ * - bench_sgemm_gflops: OpenBLAS sgemm n^3 on this machine now. CPU rows are compared with
  *   it.
  * - bench_progress: one line on stderr when that is a terminal.
  */
@@ -26,23 +26,10 @@ typedef struct Samples {
 } Samples;
 
 double bench_now_ms(void);
-double bench_thread_ms(void);
 double samples_median(const Samples *s); /* NaN when empty */
-/* How far the middle half of the samples lies apart, as a share of their median; NaN for fewer than
- * three. */
-double samples_spread(const Samples *s);
 void bench_set_threads(int threads);
 
-/* C = A B, n x n, float32, on the threads set last. */
-typedef struct BenchSgemm {
-    int n;
-    float *A, *B, *C;
-} BenchSgemm;
-
-int bench_sgemm_open(BenchSgemm *s, int n); /* -1: without OpenBLAS, or memory is short */
-void bench_sgemm_run(const BenchSgemm *s);
-void bench_sgemm_close(BenchSgemm *s); /* also of one that did not open */
-/* Median of `rounds` runs; 0 where it does not open. */
+/* C = A B, n x n, float32. Median of `rounds` runs; 0 without OpenBLAS, or when memory is short. */
 double bench_sgemm_gflops(int n, int rounds, int threads);
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void bench_progress_clear(void);

@@ -9,7 +9,6 @@
  * - Variant: what main.c's table holds. CPU_RUNG, CUDA_RUNG, CPU_RUNG_AS: a rung's row in it,
  *   filled in by variant_of_rung. variant_has: does it have this pass in this build?
  * - Stage: name, ABI version and table of one program.
- * - variant_plain_refuses: why a rung does not take a case.
  * - ATTN_CUDA_FN(f): f in a build with CUDA, NULL without, so that the table always lists all rows.
  */
 #ifndef ATTN_VARIANT_H
@@ -72,16 +71,11 @@ int variant_has(const Variant *v, int backward);
 /* With more ranks than kv heads several ranks share one, and each rounds its part of dK and dV to
  * the dtype before the parts are added (ulysses). */
 #define VARIANT_COPIES 8u
-/* A rung: the plain problem only. No mask, causal or a window over one segment, GQA, any Nq and Nk,
- * contiguous [B][N][H][d], scale > 0, no softcap; on a GPU d = 64 or 128. */
+/* A rung: the plain problem only (rung_skips). */
 #define VARIANT_PLAIN 16u
 
 /* A rung that takes a mask from memory and a softcap as well. */
 #define VARIANT_FULL 32u
-
-/* NULL: v takes this case (a variant without VARIANT_PLAIN takes all). Otherwise one sentence with
- * "skips". args: host views; on a GPU the tensors start on 256 bytes, their rows on 16. */
-const char *variant_plain_refuses(const Variant *v, const AttnArgs *args);
 
 typedef struct Stage {
     const char *name;     /* executable and JSON "stage": "naive" */

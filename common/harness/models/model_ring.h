@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * model_ring.h: names of attention over several ranks (stage 06): methods, layouts, what travels.
+ * model_ring.h: names of attention over several ranks (stage 06): methods and layouts.
  * The formulas stand in model_ring_bytes.h.
  *
- * Interface: RingMethod, RingLayout, RingTensor, RingPass and their names; ring_method_on.
+ * Interface: RingMethod, RingLayout and their names, also of a RingTensor; ring_method_on.
  */
 #ifndef ATTN_MODEL_RING_H
 #define ATTN_MODEL_RING_H
+
+#include "harness/models/ring_tensors.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,23 +32,6 @@ typedef enum RingMethod {
  *   striped      tokens r, r + G, r + 2G, ...
  * Each sequence of a varlen batch is dealt out for itself. */
 typedef enum RingLayout { RING_CONTIGUOUS, RING_ZIGZAG, RING_STRIPED, RING_LAYOUTS } RingLayout;
-
-/* What travels or is counted, and the name of the channel it travels in. */
-typedef enum RingTensor {
-    RING_Q,
-    RING_K,
-    RING_V,
-    RING_O,
-    RING_LSE,
-    RING_DELTA,
-    RING_DO,
-    RING_DQ,
-    RING_DK,
-    RING_DV,
-    RING_TENSORS
-} RingTensor;
-
-typedef enum RingPass { RING_SETUP, RING_FORWARD, RING_BACKWARD, RING_PASSES } RingPass;
 
 const char *ring_method_name(RingMethod method); /* "ring-double" */
 const char *ring_layout_name(RingLayout layout); /* "zigzag" */

@@ -6,7 +6,6 @@
  * - report_open / report_close: --json and --save are tried before any work, so that an unwritable
  *   path is refused early; nothing is left behind when no row comes.
  * - report_row: one line of the table and one JSON object (schema in docs/json_schema.md).
- * - report_ratio_row: the JSON object of a case that was measured against sgemm (ratio.h).
  * - report_softmax_row: the same for the softmax alone (stage 02, --rows --cols).
  * - report_skip: a variant that cannot compute this case by what it is: no row.
  * - report_save: o.npy lse.npy (dq dk dv) of one result into --save's folder.
@@ -20,8 +19,8 @@
 
 #include <stdio.h>
 
-#include "harness/bench/ratio.h"
 #include "harness/bench/run.h"
+#include "harness/bench/variant.h"
 #include "harness/check/check.h"
 
 #ifdef __cplusplus
@@ -85,9 +84,6 @@ typedef int ReportCase(Report *r, const Cli *cli, CliCase *c);
 int report_cases(Cli *cli, ReportCase *run);
 int report_open(Report *r, const Cli *cli); /* EXIT_OK or EXIT_USAGE */
 void report_row(Report *r, const ReportRow *row);
-/* target: NULL where nothing is asked for. */
-void report_ratio_row(Report *r, const ReportRow *row, const RatioResult *result,
-                      const RatioTarget *target);
 void report_softmax_row(Report *r, const ReportSoftmax *row);
 /* EXIT_OK with a note on stderr, or EXIT_USAGE when the variant was asked for by name. */
 int report_skip(Report *r, const CliCase *c, const Variant *v, const char *why);

@@ -382,27 +382,6 @@ void report_json(Report *r, const ReportRow *row)
     report_json_end(r);
 }
 
-void report_ratio_row(Report *r, const ReportRow *row, const RatioResult *result,
-                      const RatioTarget *target)
-{
-    FILE *f = report_json_file(r);
-    r->rows++;
-    if (!f)
-        return;
-    r->sgemm_gflops = samples_median(&result->sgemm);
-    put_attention(f, r, row);
-    put_samples(f, "ratio", &result->ratio);
-    put_number(f, "ratio_med", samples_median(&result->ratio));
-    put_number(f, "floor", target ? target->floor : NAN);
-    put_number(f, "aim", target ? target->aim : NAN);
-    put_samples(f, "scaling", &result->scaling);
-    put_number(f, "scaling_med", samples_median(&result->scaling));
-    put_number(f, "fma_gflops", samples_median(&result->fma));
-    put_number(f, "sgemm_of_fma", samples_median(&result->sgemm_of_fma));
-    put_string(f, "sgemm_isa", ratio_isa());
-    report_json_end(r);
-}
-
 void report_json_softmax(Report *r, const ReportSoftmax *row)
 {
     FILE *f = report_json_file(r);

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "stage_args.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "units/fast_memory.h"
 #include "units/product.h"
 

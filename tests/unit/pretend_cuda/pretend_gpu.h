@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * pretend_gpu.h: a GPU that does what it was asked for as late, and in as odd an order, as its
- * streams and events allow, and watches whether the order mattered.
+ * pretend_gpu.h: a GPU that computes nothing, and watches whether the order of its streams matters.
  *
- * Nothing runs when it is asked for. When the host looks whether a stream is empty, some of the
- * work of all streams is done: that of whichever stream a seed says, as long as no event holds it
- * up. So a result that is right for many seeds is not right by luck.
+ * Each piece of work says what memory it reads, writes or adds to. Which work comes before which is
+ * known when it is asked for: by its stream, by events that its stream waits for, by what the host
+ * has seen to be done. Vector clocks keep that. The clock of a piece of work has a number for each
+ * stream: that many things asked of that stream are certain to be done before it. Two pieces of
+ * work that touch the same bytes in ways that need an order (two may read, or two may add), and
+ * neither of which is certain to come first, are a problem, whatever order a real GPU would take.
  *
- * And each piece of work says what memory it reads, writes or adds to. Which work comes before
- * which is known when it is asked for: by its stream, by events that its stream waits for, by what
- * the host has seen to be done. Vector clocks keep that. The clock of a piece of work has a number
- * for each stream: that many things asked of that stream are certain to be done before it. Two
- * pieces of work that touch the same bytes in ways that need an order (two may read, or two may
- * add), and neither of which is certain to come first, are a problem in every run, whatever order
- * this run has taken.
+ * Copies and zeros are done at once; kernels write nothing. An event, or the end of a stream, is
+ * there when the host has looked for it some times: how often, the seed says. So what the host
+ * finds done by chance is no order. The time of an event is the number of things before it.
  *
  * Interface:
  * - pretend_gpu_begin, pretend_gpu_end: an empty device; what was wrong since.
- * - PretendWork, pretend_work, pretend_uses, pretend_ask: a kernel.
- * - The rest is what the files of the pretended GPU share.
+ * - PretendWork, pretend_uses, pretend_ask: a kernel. pretend_problem: what a kernel finds wrong.
+ * - pretend_seen: an event without another look.
  */
 #ifndef PRETEND_GPU_H
 #define PRETEND_GPU_H
@@ -26,8 +24,6 @@
 #include <stdint.h>
 
 #include "cuda_runtime_api.h"
-
-#define PRETEND_STREAMS 64
 
 void pretend_gpu_begin(uint64_t seed);
 /* The number of problems; words: the first one. Streams, events and memory that were not given back
@@ -43,36 +39,15 @@ typedef struct PretendSpan {
     PretendUse how;
 } PretendSpan;
 
-typedef struct PretendWork {
+typedef struct PretendWork { /* begins as {name} */
     const char *name;
-    void (*run)(void *context);
-    void *context; /* a copy of its own */
     PretendSpan *spans;
-    int count, room;
+    int count, size;
 } PretendWork;
 
-PretendWork *pretend_work(const char *name, void (*run)(void *context), const void *context,
-                          size_t bytes);
 void pretend_uses(PretendWork *work, const void *p, size_t bytes, PretendUse how);
-void pretend_ask(PretendWork *work, cudaStream_t stream); /* the work changes hands */
-
-/* --- between the pretended GPU's files; all but the first with its lock held -------------------*/
-
-void *pretend_need(void *p); /* NULL: there is no memory for the test, which ends */
-
-typedef struct PretendClock { /* of each stream: so many things asked of it are done before */
-    uint32_t at[PRETEND_STREAMS];
-} PretendClock;
-
-void pretend_lock(void);
-void pretend_unlock(void);
+void pretend_ask(PretendWork *work, cudaStream_t stream); /* and the work is empty again */
+int pretend_seen(cudaEvent_t event);                      /* has the host seen that it is there? */
 void pretend_problem(const char *format, ...) __attribute__((format(printf, 1, 2)));
-uint32_t pretend_done(int stream); /* how many things that were asked of it are done */
-/* Of work that is number clock->at[stream] of its stream; the clock's other numbers are what it
- * comes behind. */
-void pretend_note_uses(const PretendWork *work, int stream, const PretendClock *clock);
-void pretend_queues_begin(uint64_t seed);
-void pretend_queues_end(void);
-void pretend_memory_end(void);
 
 #endif

@@ -384,7 +384,7 @@ static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     round_keys<T, C>(dK, scale, K);
     round_keys<T, C>(dV, 1.0f, V);
-    fence_for_tma();
+    fence_async();
     threads_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0 && j < Nk) {
         store_box((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);

@@ -179,7 +179,7 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
         multiply_by_P<WideRows>(dP, S, stats);
         round_factor<T, WideRows>(factor, dP);
         store_half(dS, factor, warpgroup);
-        fence_for_tma();
+        fence_async();
         threads_sync(CONSUMERS_MEET, CONSUMER_THREADS); /* P and dS are there */
         wgmma_begin();
         multiply_dS_K_wide<T>(dQ, dS, smem + C::K, warpgroup);
@@ -217,7 +217,7 @@ store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS); /* nobody reads K and V any more */
     round_keys<T, WideChannels>(dK, scale, K);
     round_keys<T, WideChannels>(dV, 1.0f, K + WideTile::V - WideTile::K);
-    fence_for_tma();
+    fence_async();
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     if (threadIdx.x == 0) {
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(smem);

@@ -55,7 +55,7 @@ static __device__ __forceinline__ void clear_missing_rows(unsigned char *Q, int 
     for (int chunk = threadIdx.x; chunk < C::PANELS * chunks; chunk += 128 * GROUPS)
         *reinterpret_cast<uint4 *>(Q + chunk / chunks * C::Q_PANEL + rows * 128 +
                                    chunk % chunks * 16) = make_uint4(0, 0, 0, 0);
-    fence_for_tma();
+    fence_async();
 }
 
 /* Tiles of one warpgroup: each GROUPS-th, from its own number on. */

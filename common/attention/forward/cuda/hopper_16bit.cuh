@@ -434,7 +434,7 @@ store_by_engine(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork &wor
             write_smem(to, pair);
         }
     }
-    fence_for_tma();
+    fence_async();
     threads_sync(id, 128);
     if (threadIdx.x % 128 == 0) {
         for (int panel = 0; panel * PANEL < (int)a.shape.d; panel++)

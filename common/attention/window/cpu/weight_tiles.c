@@ -46,7 +46,7 @@
 #include "attention/rows.h"
 #include "attn_options.h"
 #include "sequences.h"
-#include "units/exp.h"
+#include "units/exp_rows.h"
 #include "weights.h"
 #include "window_walk.h"
 
