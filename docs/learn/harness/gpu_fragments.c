@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_fragments.c: O = scale * X, X [16 tiles][8]... by way of a workspace W in an order of one's own.
+ * gpu_fragments.c: O = scale * X, X [rows][d], by way of a workspace W in an order of one's own.
  */
 #include "gpu.h"
 
