@@ -4,7 +4,7 @@
 # needed; everything else is optional.
 #
 # Interface:
-# - install demo|simt|test: exits with 2 only when a needed tool is still missing afterwards.
+# - install demo|simt|site|test: exits with 2 only when a needed tool is still missing afterwards.
 # - optional_parts: which optional parts are here, as one word each.
 
 has_package() {
@@ -31,6 +31,10 @@ has_clang_openmp() {
     have clang && compiles clang -fopenmp
 }
 
+compiles_wasm() {
+    have wasm-ld && compiles clang --target=wasm32-wasi
+}
+
 has_cross() {
     have qemu-aarch64 && have aarch64-linux-gnu-gcc && compiles aarch64-linux-gnu-gcc -static
 }
@@ -50,8 +54,8 @@ optional_parts() {
     return 0
 }
 
-# Names of the Debian packages that are missing for the demo ($1 = demo), simt or
-# the tests (test).
+# Names of the Debian packages that are missing for the demo ($1 = demo), simt,
+# the book (site) or the tests (test).
 missing_packages() {
     have cc || echo gcc libc6-dev
     have meson || echo meson
@@ -69,7 +73,13 @@ missing_packages() {
         have llvm-symbolizer || echo llvm
         [ -e /usr/include/boost/context/detail/fcontext.hpp ] || echo libboost-context-dev
     fi
+    if [ "$1" = site ] || [ "$1" = test ]; then
+        compiles_wasm || echo clang lld wasi-libc libclang-rt-dev-wasm32
+        [ -e "$site_font" ] || echo fonts-lmodern
+        python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    fi
     [ "$1" = test ] || return 0
+    have chromium || echo chromium
     has_package cmocka || echo libcmocka-dev
     clang_format >/dev/null || echo clang-format-14
     has_clang_openmp || echo libomp-dev

@@ -177,6 +177,7 @@ start_test() {
     link_with_gold
     test_start=$(date +%s)
     install test
+    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
 }
 
 end_test() {

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+# ./ladder site: the book, and the rungs as WebAssembly inside its step pages. Part of ./ladder.
+
+site_usage() {
+    cat <<'TXT'
+usage: ./ladder site [--zip] [--steps]
+
+Writes out/site/index.html: lessons, steps, course, glossary, lab; pages that step through the rungs
+with the arrow keys, computed by their C code. Opens from disk, offline.
+
+  --zip     also out/site.zip
+  --steps   only the WebAssembly of the step pages, into build/steps
+
+Needs clang, lld, wasi-libc and libclang-rt-dev-wasm32, and Sphinx in build/site-venv (installed
+there by pip, docs/site/requirements.txt). A page with ?slides behind its name fills the screen.
+TXT
+}
+
+# What the pages show, each file behind watch.h: "file what else is included first".
+site_rungs() {
+    cat <<'TXT'
+01_naive/cpu/v0_loops.c
+02_tiled_softmax/cpu/v1_online.c
+02_tiled_softmax/cpu/v2_tiled_merge.c
+03_flash_forward/cpu/v0_fa1_tiles.c
+03_flash_forward/cpu/v1_fa2_rows.c
+04_flash_backward/cpu/v0_fa1_backward.c
+04_flash_backward/cpu/v1_fa2_backward.c
+05_sliding_window_online/cpu/v1_online_block.c
+05_sliding_window_online/cpu/v3_streaming.c -include units/stream_row.h
+TXT
+}
+
+# site_object OUT FILE FLAGS...
+site_object() {
+    site_o=$1/$(echo "$2" | tr / _).o site_c=$2
+    shift 2
+    clang --target=wasm32-wasi -std=gnu11 -O2 -flto -Wall -Werror -Wno-unknown-pragmas \
+        -Wno-unused-variable -Icommon/wasm -Icommon -Icommon/attention -I. "$@" -c -o "$site_o" \
+        "$site_c" || return 1
+    printf '%s\n' "$site_o"
+}
+
+# site_wasm OUT: OUT/steps.wasm and OUT/steps.wasm.js. SITE_RUNGS: a folder whose files stand in
+# for rungs of the same path (tests/docs/test_site.py puts wrong ones there).
+site_wasm() {
+    mkdir -p "$1"
+    site_rungs | while read -r site_file site_flags; do
+        [ ! -f "${SITE_RUNGS:-/}/$site_file" ] || site_file=$SITE_RUNGS/$site_file
+        # shellcheck disable=SC2086
+        site_object "$1" "$site_file" $site_flags -include watch.h || exit 1
+    done >"$1/objects" || return 1
+    for site_file in common/units/exp common/units/product common/dtype common/wasm/steps; do
+        site_object "$1" $site_file.c >>"$1/objects" || return 1
+    done
+    # shellcheck disable=SC2046
+    clang --target=wasm32-wasi -O2 -flto -mexec-model=reactor -Wl,--gc-sections -Wl,--strip-all \
+        -Wl,-z,stack-size=65536 -o "$1/steps.wasm" $(cat "$1/objects") || return 1
+    # shellcheck disable=SC2046
+    python3 common/tools/site_sources.py "$1/steps.wasm" $(site_rungs | cut -d ' ' -f 1) \
+        >"$1/steps.wasm.js"
+}
+
+site_font=/usr/share/texmf/fonts/opentype/public/lm-math/latinmodern-math.otf
+
+# The font's licence lies beside it; without the font a browser takes its own for formulas.
+site_sphinx() {
+    rm -rf build/site-static && mkdir -p build/site-static
+    cp docs/site/web/* build/steps/steps.wasm.js build/site-static/
+    [ ! -e $site_font ] || cp $site_font build/site-static/
+    [ ! -e $site_font ] || cp /usr/share/doc/fonts-lmodern/copyright \
+        build/site-static/latinmodern-math.licence.txt
+    LADDER_STEPS=$PWD/build/site-static build/site-venv/bin/sphinx-build -q -W --keep-going \
+        -b html -j auto -d build/site-doctrees -c docs/site . out/site
+}
+
+site_venv() { # nothing is fetched where nothing may be installed
+    ! cmp -s docs/site/requirements.txt build/site-venv/installed || return 0
+    [ -z "${LADDER_NO_INSTALL:-}" ] || return 1
+    python3 -m venv build/site-venv && build/site-venv/bin/pip install -q -r \
+        docs/site/requirements.txt && cp docs/site/requirements.txt build/site-venv/installed
+}
+
+ladder_site() {
+    site_zip=0 site_only=0
+    for site_word; do
+        case $site_word in
+        -h | --help) site_usage && exit 0 ;;
+        --zip) site_zip=1 ;;
+        --steps) site_only=1 ;;
+        *) site_usage >&2 && exit 2 ;;
+        esac
+    done
+    mkdir -p build
+    install site
+    compiles_wasm || refuse 'clang makes no WebAssembly here; run: sudo apt-get install -y' \
+        '--no-install-recommends clang lld wasi-libc libclang-rt-dev-wasm32'
+    step 'rungs to WebAssembly' "${SITE_OUT:-build/site}_wasm.log" \
+        site_wasm "${SITE_OUT:-build/steps}"
+    [ $site_only -eq 0 ] || return 0
+    step 'Sphinx' build/site_pip.log site_venv ||
+        refuse 'Sphinx is not in build/site-venv; run ./ladder site, with a network'
+    step 'pages' build/site_pages.log site_sphinx
+    [ $site_zip -eq 0 ] || (cd out && rm -f site.zip && python3 -m zipfile -c site.zip site)
+    say "out/site/index.html ($(du -sm out/site | cut -f 1) MB)"
+}

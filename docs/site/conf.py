@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT
+"""The repository's Markdown as a book. The sources stay as GitHub shows them; what a book needs and
+GitHub does not (order, pages of sources, maths, figures in the dark) is added here.
+
+Interface (Sphinx calls these; environment LADDER_STEPS: the folder with steps.js and steps.css):
+- add_contents: the order of pages.           - link_sources, source_pages: C files as pages.
+- mathml: TeX, which browsers then draw without any script.      - short_titles: in the sidebar.
+- add_steps: the scripts of a step page.      - finish: index.html; the search's order.
+"""
+import html
+import os
+import pathlib
+import re
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TextLexer, get_lexer_for_filename
+from sphinx import addnodes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = pathlib.Path(os.environ["LADDER_STEPS"])
+project = html_title = "Attention Ladder"
+copyright = "MIT licence"
+extensions = ["myst_parser"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 6
+suppress_warnings = ["myst.header"]
+root_doc = "docs/README"
+# What students may not see, and what is no page.
+LEFT_OUT = ["docs/learn/*/hints.md", "docs/learn/*/fact.md", "docs/learn/solutions/**",
+            "docs/course/*/instructor.md", "docs/course/twists.md", "docs/course/hints.md"]
+exclude_patterns = ["build*", "out", "my", "peers", "tests", "handout*", *LEFT_OUT]
+html_theme = "furo"
+html_copy_source = html_show_sourcelink = html_show_search_summary = False
+html_static_path = [str(STEPS)]
+html_css_files = ["steps.css"]
+html_math_renderer = "mathml"
+pygments_style, pygments_dark_style = "default", "monokai"
+
+PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper"]),
+         ("A step at a time", ["docs/steps/*"]),
+         ("Do it", ["docs/learn/README", "docs/course/README"]),
+         ("Programs", ["README", "0?_*/README", "docs/reading", "docs/json_schema"]),
+         ("Look up", ["docs/glossary", "docs/simt_limits", "docs/lab/README",
+                      "docs/results/README", "docs/examples/README", "common/data/README"])]
+
+
+def pages(pattern):
+    return [str(p.relative_to(ROOT).with_suffix("")) for p in ROOT.glob(pattern + ".md")]
+
+
+def numbers(page):
+    """1.10 comes after 1.9."""
+    return [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", page)]
+
+
+def toctree(entries, options=""):
+    lines = "\n".join(f"{e[:-7]} </{e}>" if re.fullmatch(r"0\d_\w+/README", e) else f"/{e}"
+                      for e in entries)
+    return f"\n\n```{{toctree}}\n:hidden:\n{options}\n{lines}\n```\n"
+
+
+def steps_of(lesson):
+    """The pages of the steps that a lesson names stand under it: 'steps 01.3 and 01.4'."""
+    last = (ROOT / f"{lesson}.md").read_text().rpartition("**Next:**")[2]
+    named = re.findall(r"\b(0\d\.\d+)\b", re.sub(r"\[.*?\]|`.*?`", "", last))
+    return [p for n in dict.fromkeys(named) for p in pages(f"docs/learn/{n}_*/task")]
+
+
+def step_pages_of(lesson):
+    """The step pages that link to a lesson."""
+    found = [(p.read_text(), p.name) for p in sorted((ROOT / "docs/steps").glob("*.md"))]
+    return [(text[2:text.index("\n")], name) for text, name in found
+            if f"../{lesson.removeprefix('docs/')}.md" in text]
+
+
+def lessons():
+    return sorted((p for p in pages("docs/0?_*/*") if not p.endswith("README")), key=numbers)
+
+
+def add_contents(app, docname, text):
+    if docname == root_doc:
+        for name, patterns in PARTS:
+            text[0] += toctree([p for t in patterns for p in sorted(pages(t), key=numbers)],
+                               f":caption: {name}\n")
+    elif docname in lessons() and steps_of(docname):
+        taken = [s for lesson in lessons()[:lessons().index(docname)] for s in steps_of(lesson)]
+        text[0] += toctree([s for s in steps_of(docname) if s not in taken])
+    elif docname.endswith("/README") and docname.startswith(("docs/", "common/")):
+        here, placed = docname[:-len("README")], {s for p in lessons() for s in steps_of(p)}
+        below = {p for t in ("*", "*/*") for p in pages(here + t)} - {docname} - placed
+        below = sorted((p for p in below if p in app.env.found_docs), key=numbers)
+        if below:
+            text[0] += toctree(below)
+    if docname in lessons():
+        text[0] += "".join(f"\n\n**A step at a time:** [{title}](../steps/{name}).\n"
+                           for title, name in step_pages_of(docname))
+    if re.fullmatch(r"0\d_\w+/README", docname):  # the question in bold becomes the title
+        text[0] = re.sub(r"\A\*\*(.*?)\*\*", r"# \1", text[0], flags=re.S)
+
+
+def read_again(app, env, added, changed, removed):
+    """A page more or less, or a step page's first line, changes the lists that others show."""
+    steps = any(page.startswith("docs/steps/") for page in changed)
+    return [p for p in env.all_docs if (added or removed or steps) and
+            (p in lessons() or p.endswith("README"))]
+
+
+# --- links to sources ----------------------------------------------------------------------------
+
+def left_out(path):
+    return any(pathlib.PurePosixPath(path).match(p.removesuffix("/**")) for p in LEFT_OUT)
+
+
+def link_sources(app, doctree):
+    """Links to files that are no pages, and to folders: they become pages to read. A link to what
+    the book leaves out stays as words."""
+    here = pathlib.PurePosixPath(app.env.docname).parent
+    for node in [*doctree.findall(addnodes.download_reference),
+                 *doctree.findall(addnodes.pending_xref)]:
+        path = os.path.normpath(here / node["reftarget"].partition("#")[0])
+        if left_out(path) or left_out(node["reftarget"].lstrip("/") + ".md"):
+            node.replace_self(node.children)
+        elif (ROOT / path).is_dir() or isinstance(node, addnodes.download_reference) and not (
+                path.endswith((".json", ".jsonl", ".npy"))):
+            app.env.ladder_sources.setdefault(app.env.docname, set()).add(path)
+            node.replace_self(nodes.reference("", "", *node.children, internal=True,
+                                              refuri=os.path.relpath(f"source/{path}.html", here)))
+
+
+def start_environment(app):
+    if not hasattr(app.env, "ladder_sources"):
+        app.env.ladder_sources = {}
+
+
+def forget_page(app, env, docname):
+    env.ladder_sources.pop(docname, None)
+
+
+def source_pages(app):
+    paths = set().union(*app.env.ladder_sources.values())
+    for path in sorted(paths):
+        file = ROOT / path
+        if file.is_dir():
+            names = [p.name for p in sorted(file.iterdir())]
+            body = "<ul>" + "".join(f"<li>{html.escape(n)}</li>" for n in names) + "</ul>"
+        else:
+            try:
+                lexer = get_lexer_for_filename(path.replace(".cuh", ".cu"))
+            except ValueError:
+                lexer = TextLexer()
+            body = highlight(file.read_text(errors="replace"), lexer,
+                             HtmlFormatter(linenos="inline", lineanchors="L", cssclass="highlight"))
+        yield f"source/{path}", {"title": path, "body": f"<h1>{path}</h1>{body}"}, "page.html"
+
+
+# --- maths, titles, search, steps ----------------------------------------------------------------
+
+def mathml(display):
+    def visit(self, node):
+        self.body.append(convert(node.astext(), display=display))
+        raise nodes.SkipNode
+    return visit, None
+
+
+def short_titles(app, env):
+    """(15 minutes, no GPU) belongs to the page, not to the list of pages."""
+    for page in env.found_docs:
+        for text in [*env.titles[page].findall(nodes.Text),
+                     *list(env.tocs[page].findall(nodes.Text))[:1]]:
+            text.parent.replace(text, nodes.Text(re.sub(r" \(\d+ minutes?, .*?\)$", "", text)))
+
+
+def add_steps(app, pagename, templatename, context, doctree):
+    if pagename.startswith("docs/steps/"):
+        for script in ("steps.wasm.js", "steps.js", "pages.js"):
+            app.add_js_file(script)
+
+
+def finish(app, error):
+    """index.html opens the first page; the search ranks what a reader came for above the lab."""
+    out = pathlib.Path(app.outdir)
+    (out / "index.html").write_text(
+        '<!doctype html><meta charset="utf-8"><title>Attention Ladder</title><meta '
+        'http-equiv="refresh" content="0; url=docs/README.html">'
+        '<a href="docs/README.html">Attention Ladder</a>\n')
+
+
+def setup(app):
+    app.connect("builder-inited", start_environment)
+    app.connect("env-purge-doc", forget_page)
+    app.connect("env-get-outdated", read_again)
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", link_sources)
+    app.connect("env-updated", short_titles)
+    app.connect("html-collect-pages", source_pages)
+    app.connect("html-page-context", add_steps)
+    app.connect("build-finished", finish)
+    app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))
