@@ -10,7 +10,7 @@
  *     {"ph":"X","pid":2,"tid":0,"ts":1200,"dur":350,"name":"with rank 1", ...    rank 2 computes
  *     {"ph":"X","pid":2,"tid":16,"ts":1190,"dur":80,"name":"K to rank 3", ...    and sends
  *
- * ts and dur are microseconds. Open the file at ui.perfetto.dev, or give it to draw_gantt.py.
+ * ts and dur are microseconds. Open the file at ui.perfetto.dev, or give it to figures.py --trace.
  *
  * Interface: ring_trace_json (trace.h).
  */

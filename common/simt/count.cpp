@@ -8,10 +8,12 @@
  *                   accesses go a quarter of a warp at a time, 8-byte ones half a warp
  *   useful bytes    each byte once that a request reads or writes: what the byte model counts
  */
+#include "include/simt_report.h"
 #include "machine.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace simt
 {
@@ -20,6 +22,8 @@ struct Stat {
     bool write;
     int size;
     long requests, waves, ideal, sectors, ideal_sectors, bytes;
+    long lost; /* of its worst request: wavefronts or sectors more than that one needs */
+    std::vector<Log> worst;
 };
 struct Kernel {
     std::map<u32, Stat> at;
@@ -145,11 +149,17 @@ void count_access(u32 pc, const Log *l, int n)
 {
     const int size = l->size;
     Stat &s = stat_of(pc, l->shared ? 's' : 'g', l->write, size);
+    const long before = s.waves - s.ideal + s.sectors - s.ideal_sectors;
     s.requests++;
     if (l->shared)
         count_shared(s, l, n, size);
     else
         count_global(s, l, n, size);
+    const long lost = s.waves - s.ideal + s.sectors - s.ideal_sectors - before;
+    if (lost > s.lost) {
+        s.lost = lost;
+        s.worst.assign(l, l + n);
+    }
     if (!flags.show.empty() && !pictures.count(pc))
         pictures[pc] = picture(l, n, size, l->shared);
 }
@@ -299,3 +309,81 @@ void print_counts(FILE *to)
     }
 }
 } // namespace simt
+
+/* --- for a program that judges kernels ---------------------------------------------------------*/
+
+using namespace simt;
+
+static long sum_of(long Stat::*number, char space, int write)
+{
+    long sum = 0;
+    for (const auto &k : kernels)
+        for (const auto &a : k.second.at)
+            if ((a.second.space == 's') == (space == 's') && (write < 0 || a.second.write == write))
+                sum += a.second.*number;
+    return sum;
+}
+
+extern "C" long simt_count(const char *what)
+{
+    const std::string name = what;
+    if (name == "sectors read" || name == "sectors written")
+        return sum_of(&Stat::sectors, 'g', name == "sectors written");
+    if (name == "wavefronts")
+        return sum_of(&Stat::waves, 's', -1);
+    if (name == "shared reads" || name == "shared writes")
+        return sum_of(&Stat::requests, 's', name == "shared writes");
+    long sum = 0;
+    for (const auto &k : kernels)
+        sum += name == "blocks" ? k.second.blocks : 0;
+    for (const auto &k : kernels)
+        for (int i = 0; i < KINDS; i++)
+            if (name == kind_names[i])
+                sum += k.second.kinds[i];
+    return sum;
+}
+
+extern "C" const char *simt_worst(const char *what)
+{
+    static std::string text;
+    const bool shared = !strcmp(what, "wavefronts"), write = !strcmp(what, "sectors written");
+    const Stat *most = nullptr;
+    u32 pc = 0;
+    for (const auto &k : kernels)
+        for (const auto &a : k.second.at) {
+            const Stat &s = a.second;
+            const long now = shared ? s.waves - s.ideal : s.sectors - s.ideal_sectors;
+            if ((s.space == 's') == shared && (shared || s.write == write) && s.lost > 0 &&
+                (!most ||
+                 now > (shared ? most->waves - most->ideal : most->sectors - most->ideal_sectors)))
+                most = &s, pc = a.first;
+        }
+    if (!most)
+        return nullptr;
+    const std::vector<Log> &l = most->worst;
+    char line[300];
+    size_t i = 0, k = 1;
+    for (size_t other = 1, first = 0; shared && first < l.size(); other++) {
+        if (other == l.size()) {
+            other = ++first;
+            continue;
+        }
+        if (l[first].a / 4 % 32 == l[other].a / 4 % 32 && l[first].a / 4 != l[other].a / 4) {
+            i = first, k = other;
+            break;
+        }
+    }
+    if (shared)
+        snprintf(line, sizeof line,
+                 "%s takes %ld wavefronts, %ld would do: there lanes %zu and %zu %s different "
+                 "words of bank %d.",
+                 place(pc).c_str(), most->waves, most->ideal, i, k, most->write ? "write" : "read",
+                 (int)(l[i].a / 4 % 32));
+    else
+        snprintf(line, sizeof line,
+                 "%s touches %ld sectors for the bytes of %ld: there the addresses of lanes 0 and "
+                 "%d lie %ld bytes apart.",
+                 place(pc).c_str(), most->sectors, most->ideal_sectors, l.size() > 1,
+                 labs((long)(l[l.size() > 1].a - l[0].a)));
+    return (text = line).c_str();
+}

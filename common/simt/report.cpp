@@ -6,6 +6,7 @@
  *
  * A crash of the program (an address that is none, a division by zero) is a finding as well.
  */
+#include "include/simt_report.h"
 #include "machine.h"
 
 #include <algorithm>
@@ -283,9 +284,10 @@ static std::vector<Finding> merged(void)
     return out;
 }
 
+static bool is_done; /* the report */
+
 void print_report(void)
 {
-    static bool is_done;
     if (is_done)
         return;
     is_done = true;
@@ -326,6 +328,8 @@ void print_report(void)
 
 void stop(int status)
 {
+    if (simt_at_stop)
+        simt_at_stop();
     print_report();
     _exit(status);
 }
@@ -411,3 +415,33 @@ void device_assert(const char *expression, const char *, int)
     stop(1);
 }
 } // namespace simt
+
+/* --- for a program that judges kernels ---------------------------------------------------------*/
+
+void (*simt_at_stop)(void);
+
+extern "C" const char *simt_finding(const char **title)
+{
+    using namespace simt;
+    static std::string text;
+    for (const Finding &f : merged()) {
+        if (is_warning(f))
+            continue;
+        text = "";
+        std::vector<Site> sites = {f.first, f.second};
+        sites.insert(sites.end(), f.more.begin(), f.more.end());
+        for (const Site &s : sites)
+            if (s.pc)
+                text += place(s.pc) + ": " + s.text + "\n";
+            else if (!s.text.empty())
+                text += s.text + "\n";
+        *title = rules[f.rule].title;
+        return text.c_str();
+    }
+    return nullptr;
+}
+
+extern "C" void simt_no_report(void)
+{
+    simt::is_done = true;
+}

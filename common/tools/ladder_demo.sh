@@ -137,11 +137,7 @@ ladder_demo() {
 ladder_plot() {
     plot_file=${1-out/demo_figures.jsonl}
     [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes one"
-    if ! have gnuplot; then
-        warn "no figures: gnuplot is not installed"
-        return 0
-    fi
-    sh common/tools/draw_plots.sh "$plot_file" out/plots
+    python3 common/tools/figures.py out/plots "$plot_file"
 }
 
 # What stage 05 is timed with on a CPU: the same window at all lengths, all variants as long as v0's

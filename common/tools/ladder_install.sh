@@ -51,7 +51,6 @@ optional_parts() {
     has_package openblas && printf 'openblas '
     has_package cmocka && printf 'cmocka '
     have mpicc && printf 'mpi '
-    have gnuplot && printf 'gnuplot '
     return 0
 }
 
@@ -66,7 +65,6 @@ missing_packages() {
     # the OpenMP build: the pthread build would start a second thread pool inside our OpenMP loops
     has_package openblas || echo libopenblas-openmp-dev
     has_package libseccomp || echo libseccomp-dev
-    have gnuplot || echo gnuplot-nox
     if [ -f 06_ring_burst/meson.build ]; then
         have mpicc && have mpirun || echo openmpi-bin libopenmpi-dev
     fi

@@ -92,7 +92,7 @@ def lessons():
         for line in tool.lines_of(page.read_text(encoding="utf-8")):
             if line.startswith("**Next:**"):
                 text = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)
-                found.append((page, re.findall(r"(?<![\d.])\d\d\.\d+", text)))
+                found.append((page, re.findall(r"(?<![\d.])\d\d\.\d+[a-z]?", text)))
     return sorted(found, key=lambda lesson: (lesson[0].parent.name, page_number(lesson[0])))
 
 
@@ -369,6 +369,8 @@ def doctor():
             checks = [("C compiler", False, f"every step in C: {error}", True)]
     MY.mkdir(parents=True, exist_ok=True)
     checks += [("gdb", shutil.which("gdb"), "looking into a case that fails", False),
+               ("clang", not learn_steps.missing_for_gpu(),
+                "steps on the GPU, which need no GPU: clang, llvm, libboost-context-dev", False),
                ("meson, ninja", shutil.which("meson") and shutil.which("ninja"),
                 "./ladder build: the programs of the stages, for steps that run one", False),
                (f"writing to {shown(MY)}", os.access(MY, os.W_OK), "your files", True)]

@@ -4,17 +4,21 @@
 A step is a folder of docs/learn; docs/learn/README.md has the format. A step in C is a program of
 three files, the learner's, a harness and harness/learn.c, that judges one case in one process: the
 learner's code is an ordinary function in an ordinary process, with a time limit. A typed step has
-no program: numbers and orders are compared here.
+no program: numbers and orders are compared here. A step on the GPU is a .cu file: its program holds
+common/simt, a model of a GPU, which is built once and kept in build/learn_gpu.
 
 Interface:
 - read_steps(): every Step in order. find_step(name): one, or Usage.
 - Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
-  answer_name, stub(), solution(), wrong_answers().
+  answer_name, on_gpu, stub(), solution(), others(), wrong_answers().
+- missing_for_gpu(): what a step on the GPU needs and is not here, or "".
 - judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one
   fails, gives each a line to say(), and returns a Verdict(passed, code, text, flags, why).
 - Usage: a sentence for stderr, exit status 2.
 """
 import ast
+import concurrent.futures
+import fcntl
 import math
 import operator
 import os
@@ -24,6 +28,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import typing
 
@@ -32,6 +37,7 @@ import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARN = ROOT / "docs" / "learn"
+SIMT = ROOT / "common" / "simt"
 SHOWN = 4000          # characters of a learner's own output that are shown
 FLAGS = ["-std=gnu11", "-Og", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
          "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
@@ -61,7 +67,7 @@ class Step:
         self.folder = folder
         self.name = folder.name.partition("_")[0]
         self.task = (folder / "task.md").read_text(encoding="utf-8")
-        first = re.match(r"# (\d\d\.\d+) (.+) \((\d+) minutes\)\n", self.task)
+        first = re.match(r"# (\d\d\.\d+[a-z]?) (.+) \((\d+) minutes\)\n", self.task)
         if not first or first[1] != self.name:
             raise ValueError(f"{folder}/task.md has to begin '# {self.name} TITLE (N minutes)'")
         self.title, self.minutes = first[2], int(first[3])
@@ -71,8 +77,10 @@ class Step:
         elif "source" in self.header or "bug" in self.header:
             self.kind = "bug"
         else:
-            self.kind = "hole" if (folder / "stub.c").is_file() else "free"
-        self.answer_name = "answer.txt" if self.kind == "typed" else "answer.c"
+            self.kind = "hole" if list(folder.glob("stub.c*")) else "free"
+        self.on_gpu = self.header["contract"].startswith("gpu_")
+        self.answer_name = ("answer.txt" if self.kind == "typed" else
+                            "answer.cu" if self.on_gpu else "answer.c")
 
     def hints(self):
         text = (self.folder / "hints.md").read_text(encoding="utf-8")
@@ -91,7 +99,7 @@ class Step:
         if "bug" in self.header:
             blocks = (self.folder / "bug").read_text(encoding="utf-8")
             return exchange_blocks(self.solution(), blocks, f"{self.name}/bug")
-        for name in ("stub.c", "stub.txt"):
+        for name in ("stub.c", "stub.cu", "stub.txt"):
             if (self.folder / name).is_file():
                 return (self.folder / name).read_text(encoding="utf-8")
         return None
@@ -110,10 +118,21 @@ class Step:
 
     def solution(self):
         text = self.solution_path().read_text(encoding="utf-8")
-        if self.kind == "hole":  # what stands in it; the rest is the stub
-            return HOLE.sub(lambda hole: hole[0].replace(hole[2] + hole[3], text + hole[3]),
-                            self.stub())
+        if self.kind == "hole":
+            return self.in_hole(text)
         return self.without_head(text) if "source" in self.header else text
+
+    def in_hole(self, text):
+        """What stands in the hole; the rest is the stub."""
+        return HOLE.sub(lambda hole: hole[0].replace(hole[2] + hole[3], text + hole[3]),
+                        self.stub())
+
+    def others(self):
+        """Another right solution of a hole (.other.hole), or blocks that change the solution."""
+        for path in sorted((LEARN / "solutions").glob(self.name + ".other.*")):
+            text = path.read_text(encoding="utf-8")
+            yield (self.in_hole(text) if path.suffix == ".hole" else
+                   exchange_blocks(self.solution(), text, path.name))
 
     def trace(self):
         """trace.txt with the program's place in the command; None: the step has none."""
@@ -192,9 +211,15 @@ def read_cases(path):
         raise ValueError(f"{path}: {error}") from None
 
 
+def order_of(name):
+    """03.10 stands behind 03.9, 03.5b behind 03.5a."""
+    stage, number, letter = re.fullmatch(r"(\d+)\.(\d+)([a-z]?)", name).groups()
+    return int(stage), int(number), letter
+
+
 def read_steps():
     return sorted((Step(path.parent) for path in LEARN.glob("[0-9]*/task.md")),
-                  key=lambda step: [int(part) for part in step.name.split(".")])
+                  key=lambda step: order_of(step.name))
 
 
 def find_step(name):
@@ -310,13 +335,15 @@ def compiler():
 
 
 def compile_flags(step, asan=False):
-    folders = [LEARN / "harness", ROOT / "common", ROOT / "common" / "attention",
+    folders = [LEARN / "harness", *([SIMT / "include"] if step.on_gpu else []),
+               ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
     return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
 
 
 def harness_sources(step):
-    return [LEARN / "harness" / f"{step.header['contract']}.c", LEARN / "harness" / "learn.c",
+    gpu = [LEARN / "harness" / "gpu.c"] if step.on_gpu else []
+    return [LEARN / "harness" / f"{step.header['contract']}.c", LEARN / "harness" / "learn.c", *gpu,
             *(ROOT / name for name in step.header.get("links", "").split())]
 
 
@@ -350,18 +377,63 @@ def compile_help(said):
     return "It does not compile; the compiler's messages stand above. The first one matters most."
 
 
+# A learner's kernels, with a call before each access to memory.
+CUDA = [sys.executable, SIMT / "compile.py", "clang++", "--arch=90a", "-I", ROOT / "common", "-c"]
+
+
+def missing_for_gpu():
+    missing = [name for name in ("clang++", "llvm-symbolizer") if not shutil.which(name)]
+    if not pathlib.Path("/usr/include/boost/context/detail/fcontext.hpp").exists():
+        missing.append("Boost.Context")
+    return " and ".join(missing)
+
+
+def gpu_libraries():
+    """What a step on the GPU is linked with. The model is compiled when a source of it is newer."""
+    if missing_for_gpu():
+        raise Usage(f"a step on the GPU needs {missing_for_gpu()}; run: sudo apt-get install -y "
+                    "--no-install-recommends clang llvm libboost-context-dev")
+    folder = ROOT / "build" / "learn_gpu"
+    library = folder / "libsimt.a"
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = list(SIMT.glob("*.cpp"))
+    with open(folder / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max(path.stat().st_mtime for path in
+                     [*sources, *SIMT.glob("*.h"), *SIMT.glob("include/*.h")])
+        if not library.is_file() or library.stat().st_mtime < newest:
+            print("building the model of a GPU, once: half a minute", file=sys.stderr)
+            words = [*(["ccache"] if shutil.which("ccache") else []), "clang++", "-std=c++17",
+                     "-O2", "-g1", "-fno-omit-frame-pointer", "-fdeclspec",
+                     *(["-mf16c", "-mfma"] if os.uname().machine == "x86_64" else [])]
+            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                done = list(pool.map(lambda path: run_compiler(
+                    [*words, "-c", path, "-o", folder / (path.stem + ".o")]), sources))
+            if not all(good for good, _ in done):
+                raise Usage("the model of a GPU does not compile: " + done[0][1][:2000])
+            new = folder / "new.a"
+            new.unlink(missing_ok=True)
+            subprocess.run(["ar", "rcs", new, *(folder / (path.stem + ".o") for path in sources)],
+                           check=True)
+            os.replace(new, library)
+    return [library, "-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
+
+
 def compile_step(step, file, folder, asan=False, harness=()):
     """(the program `check` in the folder or None, what the compiler said). harness: what is linked
     with the learner's file, by default its sources. The program appears when it is complete."""
     new, given = pathlib.Path(folder) / "check.new", pathlib.Path(folder) / "given.h"
     program, mine = new.with_name("check"), pathlib.Path(folder) / "answer.o"
+    libraries = gpu_libraries() if step.on_gpu else ["-lm"]
     try:
         given.write_text(prototypes(step), encoding="utf-8")
-        good, said = run_compiler([*compile_flags(step, asan), "-include", given, "-c", "-x", "c",
-                                   file, "-o", mine])
+        own = ([*CUDA, file] if step.on_gpu else
+               [*compile_flags(step, asan), "-include", given, "-c", "-x", "c", file])
+        good, said = run_compiler([*own, "-o", mine])
         if good:
             good, more = run_compiler([*compile_flags(step, asan), mine,
-                                       *(harness or harness_sources(step)), "-lm", "-o", new])
+                                       *(harness or harness_sources(step)), *libraries,
+                                       "-o", new])
             said += more
         if good:
             os.replace(new, program)
@@ -452,6 +524,7 @@ def sanitizer_says(printed):
 
 
 def judge_c(step, file, folder, asan, say, harness):
+    asan = asan and not step.on_gpu  # the model of a GPU sees every access anyway
     program, said = compile_step(step, file, folder, asan, harness)
     if said.strip():
         say(said.rstrip())

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -189,21 +188,18 @@ def check_rates(tap, program, folder):
 
 
 def check_figure(tap, folder):
-    tool = ROOT / "common/tools/draw_gantt.py"
-    if not shutil.which("gnuplot"):
-        tap.skip("the figure", "gnuplot is not installed")
-    else:
-        for name, only in (("a", ()), ("b", ()), ("c", ("forward",))):
-            done = run(sys.executable, tool, folder / "trace.json", folder / f"{name}.svg", *only)
-            tap.ok(done.returncode == 0 and not done.stderr, f"figure {name}", done.stderr)
-        first, again, part = [(folder / f"{n}.svg").read_text() for n in "abc"]
-        tap.ok(first == again and first != part and "rank 3" in first and "model" in first,
-               "the same trace gives the same figure")
+    tool = (sys.executable, ROOT / "common/tools/figures.py", "--trace")
+    for name, only in (("a", ()), ("b", ()), ("c", ("forward",))):
+        done = run(*tool, folder / "trace.json", folder / f"{name}.svg", *only)
+        tap.ok(done.returncode == 0 and not done.stderr, f"figure {name}", done.stderr)
+    first, again, part = [(folder / f"{n}.svg").read_text() for n in "abc"]
+    tap.ok(first == again and first != part and "rank 3" in first and "model" in first,
+           "the same trace gives the same figure")
     (folder / "empty.json").write_text('{"traceEvents":[]}')
     (folder / "broken.json").write_text("{")
     for name in ("empty", "broken", "no such"):
-        done = run(sys.executable, tool, folder / f"{name}.json", folder / "d.svg")
-        tap.ok(done.returncode == 2 and done.stderr.startswith("draw_gantt.py: "),
+        done = run(*tool, folder / f"{name}.json", folder / "d.svg")
+        tap.ok(done.returncode == 2 and done.stderr.startswith("figures.py: "),
                f"{name}: one sentence", done.stderr)
 
 

@@ -211,27 +211,6 @@ TEST(test_a_slow_rank_is_no_time_out)
     sim_run_table(&table, setup, NULL);
 }
 
-/* Only a rank in the middle takes its time, and nobody waits for it. */
-static int idle_forward(RingRank *r)
-{
-    const struct timespec time = {0, 30000000};
-    return r->rank == 1 ? nanosleep(&time, NULL) : 0;
-}
-
-TEST(test_the_slowest_rank_is_the_time)
-{
-    const RingMethodTable table = {.forward = idle_forward};
-    const RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
-    SimCase *c = sim_case(sim_causal(6), &setup, &table);
-    double forward_ms[2] = {0};
-    c->plan.backward = 0;
-    c->task.rounds = 2;
-    c->task.forward_ms = forward_ms;
-    assert_int_equal(0, sim_run(c));
-    assert_true(forward_ms[0] >= 29 && forward_ms[1] >= 29);
-    sim_case_free(c);
-}
-
 /* --- what is counted ---------------------------------------------------------------------------*/
 
 TEST(test_bytes_and_memory_are_counted)

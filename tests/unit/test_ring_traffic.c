@@ -6,8 +6,8 @@
  *   leaves G-1 times, each dQ of burst G times, a head of Ulysses where it changes its rank; in a
  *   window each key as often as brute force over all pairs says. No formula of the model is used.
  *   (Each rank by the model, to the byte: test_ring_bytes.)
- * - A rank that fails anywhere in a method, or finds memory short, ends the run for all, and
- *   nothing leaks.
+ * - A rank that finds memory short anywhere in a method ends the run for all, and nothing leaks.
+ *   (Other faults: test_ring_faults.)
  */
 #include "harness/models/model_ring_bytes.h"
 #include "ring_method_case.h"
@@ -159,37 +159,6 @@ TEST(test_bytes_and_memory)
 }
 
 /* --- failures ----------------------------------------------------------------------------------*/
-
-/* Every method, one fault at each rank and step: right, or all end and say so. */
-TEST(test_a_fault_ends_every_method)
-{
-    static const RingFaultKind kinds[] = {RING_EXIT, RING_DROP, RING_CORRUPT, RING_DUPLICATE};
-    static RingReport report;
-    Case *c = method_case_new(&method_cases[5], ATTN_BF16);
-    int ended = 0;
-    for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
-        for (int kind = 0; kind < 4; kind++)
-            for (int step = 0; step < 8; step++) {
-                RingSetup setup =
-                    method_setup((RingMethod)method, step % 2 ? RING_CONTIGUOUS : RING_ZIGZAG, 4,
-                                 is_double(method) ? 2 : 1);
-                setup.fault = (RingFault){kinds[kind], step % 4, step};
-                setup.verify_hops = 1;
-                setup.adversarial = 1; /* a deadlock needs no time-out */
-                setup.schedule_seed = (uint64_t)step;
-                RingPlan *plan = plan_of(c, &setup);
-                const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
-                if (ring_world_sim(&task, &ring_backend_cpu, &report)) {
-                    ended++;
-                    assert_true(report.failed && report.failure[0]);
-                }
-                assert_int_equal(0, workspace_live());
-                ring_report_free(&report);
-                plan_delete(plan);
-            }
-    assert_true(ended > 100);
-    case_free(c);
-}
 
 /* A host whose memory is short from a certain allocation on, whichever rank asks. */
 static _Atomic int allocations_left;

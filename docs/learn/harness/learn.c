@@ -328,8 +328,11 @@ int main(int argc, char **argv)
     call();
     check_memory();
     expect(0);
-    if (all_right())
+    if (all_right()) {
+        if (judge_counts)
+            judge_counts();
         verdict(NULL, "", NULL);
+    }
     for (k = 0; k < n_outputs; k++)
         describe(&outputs[k], text, sizeof text);
     if (underflow())

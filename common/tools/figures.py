@@ -1,0 +1,914 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""figures.py: the figures that are drawn from recorded rows, as SVG. The other drawings in
+docs/figures never change: they are the SVG files themselves, and each says in its first lines what
+it shows.
+
+    figures.py OUTDIR FILE.jsonl...        what the rows have data for; bars of speed as text
+    figures.py OUTDIR [--check]            those of the docs, from docs/results; --check: exit 1
+                                           when a file there differs from the drawing
+    figures.py --trace TRACE.json FIGURE.svg [forward|backward]
+                                           a trace of ring_burst --trace-json: who computes, sends
+                                           and receives when, as measured and by the cost model
+
+The same rows give the same SVG, byte for byte. Only rows with pass:true reach a figure.
+
+Interface:
+- Drawing(width, height, title, description): box, text, line, mark, curve; done() gives the text.
+- Panel, chart: lines over two axes, side by side, their names below.
+- FIGURES: name -> function from rows to the text of a figure, or None where no row serves it.
+- gantt(trace, only): the figure of a trace, or None.
+"""
+import json
+import math
+import pathlib
+import re
+import sys
+from xml.sax.saxutils import escape
+
+import columns
+import rows as recorded
+import tool
+
+# Okabe and Ito: readers with any common colour blindness can tell them apart.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+BLUE, RED, GREEN, PURPLE, YELLOW = COLOURS[:5]
+GREY, LIGHT = "#666666", "#DDDDDD"
+RESULTS = recorded.ROOT / "docs" / "results"
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+class Drawing:
+    def __init__(self, width, height, title, description):
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans, Verdana, sans-serif" '
+            'font-size="15" role="img">',
+            f"<title>{escape(title)}</title>", f"<desc>{escape(description)}</desc>",
+            f'<rect width="{width}" height="{height}" fill="white"/>']
+
+    def box(self, x, y, w, h, fill="none", stroke=GREY, opacity=1.0, radius=4, dash=""):
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius}" '
+                          f'fill="{fill}" fill-opacity="{opacity:g}" stroke="{stroke}"{dashed}/>')
+
+    def text(self, x, y, text, size=15, anchor="middle", fill="#222222", weight="normal"):
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" '
+                          f'fill="{fill}" font-weight="{weight}">{escape(text)}</text>')
+
+    def line(self, x1, y1, x2, y2, colour=GREY, width=1.5):
+        self.parts.append(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" '
+                          f'stroke="{colour}" stroke-width="{width:g}"/>')
+
+    def mark(self, x, y, colour, hollow=False):
+        """A point of a diagram."""
+        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="5.5" stroke="{colour}" '
+                          f'stroke-width="2" fill="{"white" if hollow else colour}"/>')
+
+    def curve(self, points, colour=GREY, width=1.5, dash=""):
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
+                          f'stroke-width="{width:g}"{dashed}/>')
+
+    def done(self):
+        return "\n".join([*self.parts, "</svg>"]) + "\n"
+
+
+# --- lines over two axes --------------------------------------------------------------------------
+
+def short(value):
+    """256, 1k, 64k, 1M; 0.01; 1e-9."""
+    for size, unit in ((1 << 20, "M"), (1024, "k")):
+        if value >= size and math.log2(value).is_integer():
+            return f"{value // size:g}{unit}"
+    return f"{value:g}" if 1e-3 <= abs(value) < 1e5 or not value else f"{value:.0e}"
+
+
+def ticks(low, high, base):
+    """Where an axis has its numbers; base 0: it is linear."""
+    if not base:
+        step = 10 ** math.floor(math.log10(high - low))
+        step = next(s for s in (step / 5, step / 2, step) if (high - low) / s <= 8)
+        return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
+    return [base ** n for n in range(first, last + 1, max(1, (last - first + 7) // 8))]
+
+
+class Panel:
+    """series: [(name or "", points, dash)]; levels: [(y, text)] lines across, without a name.
+    bases: of the axes' logarithms, 0: linear, from zero on. marks: [(x, y, text)]."""
+
+    def __init__(self, title, xlabel, ylabel, series, levels=(), bases=(2, 10), marks=(), most=0):
+        self.title, self.xlabel, self.ylabel, self.bases = title, xlabel, ylabel, bases
+        self.series, self.levels, self.marks = series, levels, marks
+        points = [p for _, line, *_ in series for p in line]
+        self.low, self.high = [], []
+        for axis, base in enumerate(bases):
+            values = [p[axis] for p in points] + ([y for y, _ in levels] if axis else [])
+            low, high = min(values), max([*values, most] if axis else values)
+            self.low.append(low / 1.3 if base else 0)
+            self.high.append(high * 1.3 if base else high * 1.1)
+
+    def place(self, x, y):
+        found = []
+        for axis, value in enumerate((x, y)):
+            base, low, high = self.bases[axis], self.low[axis], self.high[axis]
+            found.append(math.log(value / low) / math.log(high / low) if base else
+                         (value - low) / (high - low))
+        return (round(self.left + found[0] * self.width, 1),
+                round(self.top + self.height - found[1] * self.height, 1))
+
+    def draw(self, pic, left, top, width, height):
+        self.left, self.top, self.width, self.height = left, top, width, height
+        pic.text(left + width / 2, top - 14, self.title, 15)
+        for x in ticks(self.low[0], self.high[0], self.bases[0]):
+            at = self.place(x, self.high[1])[0]
+            pic.line(at, top, at, top + height, LIGHT, 1)
+            pic.text(at, top + height + 18, short(x), 12)
+        for y in ticks(self.low[1], self.high[1], self.bases[1]):
+            at = self.place(self.high[0], y)[1]
+            pic.line(left, at, left + width, at, LIGHT, 1)
+            pic.text(left - 7, at + 4, short(y), 12, "end")
+        pic.box(left, top, width, height, radius=0)
+        pic.text(left + width / 2, top + height + 38, self.xlabel, 13)
+        pic.text(left - 40, top - 32, self.ylabel, 13, "start")
+        for y, text in self.levels:
+            at = self.place(self.high[0], y)[1]
+            pic.line(left, at, left + width, at, GREY, 1.5)
+            pic.text(left + 8, at - 6, text, 12, "start", GREY)
+        below, colours = top + height + 62, {}
+        for name, points, dash in self.series:
+            colour = colours.setdefault(name.split("|")[0], COLOURS[len(colours) % 8])
+            pic.curve([self.place(*p) for p in points], colour, 1.5 if dash else 2.5, dash)
+            for p in points if not dash else ():
+                pic.mark(*self.place(*p), colour)
+            if "|" not in name:  # what is behind a bar shares the colour of what is before it
+                pic.line(left, below - 4, left + 26, below - 4, colour, 3)
+                pic.text(left + 34, below, name, 13, "start")
+                below += 19
+        for x, y, text in self.marks:
+            pic.text(*self.place(x, y), text, 13)
+
+
+def chart(title, under, panels, shows):
+    names = max(sum("|" not in name for name, *_ in panel.series) for panel in panels)
+    width = max(780, 560 * len(panels) + 20)
+    pic = Drawing(width, 500 + 19 * names, title, shows)
+    pic.text(width / 2, 28, title, 18)
+    pic.text(width / 2, 50, under, 13, fill=GREY)
+    for n, panel in enumerate(panels):
+        panel.draw(pic, width / 2 - 280 * len(panels) + 70 + 560 * n, 110, 470, 310)
+    return pic.done()
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+def chip(row):
+    return str(row.get("cpu") if row.get("device") == "cpu" else row.get("gpu"))
+
+
+def by_variant(rows):
+    found = {}
+    for row in rows:
+        found.setdefault(row["variant"], []).append(row)
+    return dict(sorted(found.items()))
+
+
+def richest(rows, key, count):
+    """The group of rows (same key) with the most different values of count; ties: the last."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return max(groups.values(), key=lambda g: len({count(r) for r in g}), default=[])
+
+
+def latest(rows, key):
+    """One row a key: a later line of the file replaces an earlier one."""
+    return list({key(row): row for row in rows}.values())
+
+
+def sizes_of(row):
+    return tuple(str(row.get(k)) for k in ("device", "dtype", "B", "H", "Hkv", "d", "mask",
+                                           "window", "threads", "machine", "gpu"))
+
+
+def square(rows):
+    """Rows with as many queries as keys and no mask."""
+    return [r for r in rows if r.get("Nq") == r.get("Nk") and not r.get("backward")
+            and r.get("mask") in (None, "none") and r.get("window") in (None, [-1, -1])]
+
+
+def per_head(row, key):
+    return row[key] / (row["B"] * row["H"])
+
+
+def lines(rows, x, y, order=()):
+    """[(variant, its rows' points by x)], in this order or by name."""
+    found = by_variant(rows)
+    return [(name, sorted((r[x], y(r)) for r in found[name]))
+            for name in [n for n in order if n in found] or found]
+
+
+# --- figures of lines -----------------------------------------------------------------------------
+
+GPU_BYTES = {"H200": 141e9, "H100": 80e9, "A100": 80e9}  # of the card, by a part of its name
+TRAFFIC_TWINS = [("naive", "v1_cublas"), ("flash_forward", "v0_fa1"), ("flash_forward", "v1_fa2")]
+
+
+def beyond(points, most):
+    """A line that grows as N squared, from its last point until it passes `most`; or nothing."""
+    N, value = points[-1]
+    end = N * math.sqrt(2 * most / value)
+    return [(N, value), (end, 2 * most)] if end > N else []
+
+
+def wall(rows):
+    """Time and memory against N, and where the N x N scores no longer fit."""
+    rows = [r for r in square(rows) if r["stage"] == "naive" and r.get("peak_bytes")
+            and r.get("ms_med")]
+    rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in ("device", "dtype", "B", "H", "d",
+                                                                 "threads", "machine")),
+                   lambda r: r["Nq"])
+    rows = latest(rows, lambda r: (r["variant"], r["Nq"]))
+    if len({r["Nq"] for r in rows}) < 3:
+        return None
+    first = rows[0]
+    memory = lines(rows, "Nq", lambda r: r["peak_bytes"])
+    levels = [(80e9, "an 80 GB GPU ends")]
+    if first.get("ram_bytes"):
+        levels.append((first["ram_bytes"], "this machine's memory ends"))
+    return chart(
+        "Materialised attention: both costs grow as N squared",
+        f"H={first['H']} d={first['d']} {first['dtype']}, {first['threads']} threads; "
+        + chip(first),
+        [Panel("Time", "sequence length N", "forward pass (ms)",
+               [(n, p, "") for n, p in lines(rows, "Nq", recorded.time_ms)]),
+         Panel("Memory beside the inputs and outputs", "sequence length N",
+               "peak workspace (bytes); dashed: continued as N squared",
+               [(n, p, "") for n, p in memory] +
+               [(n + "|", beyond(p, 80e9), "6 4") for n, p in memory], levels)],
+        "Time and memory of materialised attention against N, and where memory ends.")
+
+
+def unsafe_exp(rows):
+    """Worst relative error of P against the size of the scores, with and without the maximum
+    subtracted. Where rows came out infinite or NaN a mark stands on a line above the axis."""
+    rows = latest(recorded.experiment(rows, "score_range"),
+                  lambda r: (r["variant"], r["score_max"]))
+    series, marks = [], []
+    for name in ("v0_three_pass", "v1_online", "unsafe_no_max"):
+        points = sorted((r["score_max"], r["error"], r["nonfinite"]) for r in rows
+                        if r["variant"] == name)
+        if len(points) < 3:
+            return None
+        series.append((name, [(x, max(e, 1e-9)) for x, e, _ in points if e is not None], ""))
+        marks += [(x, 1e2, "x") for x, _, bad in points if bad]
+    return chart("exp without the maximum works, until it does not",
+                 f"{rows[0]['rows']} rows of {rows[0]['cols']} f32 scores; float32 exp overflows "
+                 "above a score of 88.72",
+                 [Panel("", "largest score in magnitude", "worst relative error of P", series,
+                        [(1e2, "NaN or inf")], (10, 10), marks, 1e3)],
+                 "How wrong softmax is when the row's maximum is not subtracted first.")
+
+
+def counted(rows):
+    return latest([r for r in rows if r["stage"] == "flash_forward" and r.get("traffic_bytes")],
+                  lambda r: (r["variant"], r["Nq"], r["sram_elements"], r["d"]))
+
+
+def traffic_n(rows):
+    """Bytes of a head against N. Left, counted on the CPU with one size of fast memory; right, what
+    ncu saw of the same algorithms on a GPU: requests to the L2, and HBM."""
+    left = richest(counted(rows), lambda r: (r["sram_elements"], r["d"]), lambda r: r["Nq"])
+    right = [r for r in square(rows) if r.get("l2_request_bytes") and r.get("dram_bytes")
+             and (r["stage"], r["variant"]) in TRAFFIC_TWINS and r.get("dtype") == "f32"]
+    right = latest(richest(right, sizes_of, lambda r: r["Nq"]), lambda r: (r["variant"], r["Nq"]))
+    if len({r["Nq"] for r in left}) < 3:
+        return None
+    M, d = left[0]["sram_elements"], left[0]["d"]
+    ends = sorted({r["Nq"] for r in left})[::len({r["Nq"] for r in left}) - 1]
+    series = [(n, p, "") for n, p in
+              lines(left, "Nq", lambda r: per_head(r, "traffic_bytes"))]
+    series += [("4 (4 N² + 4 N d) bytes", [(n, 4 * (4 * n * n + 4 * n * d)) for n in ends], "6 4"),
+               ("4 · 12 N² d² / M bytes", [(n, 48 * n * n * d * d / M) for n in ends], "2 4")]
+    panels = [Panel(f"Counted, fast memory M = {M} elements", "sequence length N",
+                    "loads and stores (bytes)", series)]
+    if right:
+        order = [name for _, name in TRAFFIC_TWINS]
+        found = [lines(right, "Nq", lambda r, key=key: per_head(r, key), order)
+                 for key in ("l2_request_bytes", "dram_bytes", "hbm_bytes_model")]
+        panels.append(Panel(
+            f"Measured, {chip(right[0])}", "sequence length N",
+            "bytes; solid: asked of L2, dashed: of HBM, dotted: the model",
+            [(n, p, "") for n, p in found[0]] + [(n + "|", p, "6 4") for n, p in found[1]] +
+            [(n + "|", p, "2 4") for n, p in found[2]]))
+    return chart(f"Bytes of one head, f32, d = {d}", "", panels,
+                 "Bytes of one head against N, counted and measured on a GPU.")
+
+
+def traffic_m(rows):
+    """Bytes of a head against the size of fast memory, counted; beside them what v0_fa1 asked of
+    the L2 of a GPU, at the M that its tiles stand for."""
+    everything = square(rows)
+    rows = richest(counted(rows), lambda r: (r["Nq"], r["d"]), lambda r: r["sram_elements"])
+    M = sorted({r["sram_elements"] for r in rows})
+    if len(M) < 3:
+        return None
+    N, d = rows[0]["Nq"], rows[0]["d"]
+    series = [(n, p, "") for n, p in
+              lines(rows, "sram_elements", lambda r: per_head(r, "traffic_bytes"))]
+    seen = [(4 * d * r["tile_keys"], per_head(r, "l2_request_bytes")) for r in everything
+            if r.get("l2_request_bytes") and r["variant"] == "v0_fa1" and r.get("tile_keys")
+            and (r["Nq"], r["d"]) == (N, d)]
+    series += [("v0_fa1 asks of a GPU's L2, at M = 4 d Bc", seen[-1:], "")] if seen else []
+    series += [("4 · 12 N² d² / M bytes", [(m, 48 * N * N * d * d / m) for m in (M[0], M[-1])],
+                "2 4")]
+    return chart(f"Bytes of one head against fast memory, N = {N}, d = {d}, f32",
+                 f"from M = 4 d² = {4 * d * d} on Br = d",
+                 [Panel("", "fast memory M (elements)", "loads and stores, counted (bytes)", series,
+                        [(4 * (4 * N * d + N), "every input and output once")])],
+                 "Bytes of one head against the size of fast memory, counted.")
+
+
+def speedup_points(rows, standard, clock):
+    """(case text, [(N, speed-up, variant)]): stage 01 over the fastest of stage 03, same case."""
+    found = {}
+    for row in rows:
+        if row.get(clock):
+            found.setdefault(sizes_of(row), []).append(row)
+    for group in found.values():
+        points = []
+        for N in sorted({r["Nq"] for r in group}):
+            base = [r[clock] for r in group if r["Nq"] == N and r["stage"] == "naive"
+                    and r["variant"] == standard]
+            flash = [(r[clock], r["variant"]) for r in group if r["Nq"] == N
+                     and r["stage"] == "flash_forward"]
+            if base and flash:
+                fastest, name = min(flash)
+                points.append((N, base[-1] / fastest, name))
+        if len(points) >= 3:
+            yield group[-1], points
+
+
+def speedup(rows):
+    """How many times faster flash attention is than standard attention, against N. On the GPU by
+    the kernels' own time (ncu)."""
+    rows, series = square(rows), []
+    for device, standard, clock in (("cpu", "v1_blas", "ms_med"), ("cuda", "v1_cublas", "ncu_ms")):
+        mine = [r for r in rows if r.get("device") == device and r.get("d") == 64]
+        for last, points in speedup_points(mine, standard, clock):
+            where = f"{last['threads']} threads" if device == "cpu" else chip(last)
+            series.append((f"{points[-1][2]} over {standard}, {last['dtype']}, {where}",
+                           [point[:2] for point in points], ""))
+    return series and chart("Flash over standard attention, d = 64, no mask", "",
+                            [Panel("", "sequence length N", "times faster", series, bases=(2, 0))],
+                            "How many times faster flash attention is, against N.") or None
+
+
+# (stage, variant) with whole matrices, without; device by device
+PAIRS = {"cuda": [("naive", "v1_cublas"), ("flash_backward", "library")],
+         "cpu": [("flash_backward", "v1_blas"), ("flash_backward", "library")]}
+
+
+def pair_of(rows, device):
+    """[rows of the one with matrices, rows of the other], each by N, of one and the same case."""
+    mine = [r for r in rows if r.get("device") == device and r.get("backward")
+            and (r["stage"], r["variant"]) in PAIRS[device] and r.get("Nq") == r.get("Nk")
+            and r.get("mask") in (None, "none") and r.get("window") in (None, [-1, -1])
+            and not r.get("deterministic") and r.get("ms_backward_med") and r.get("peak_bytes")]
+    mine = richest(mine, sizes_of, lambda r: (r["variant"], r["Nq"]))
+    mine = latest(mine, lambda r: (r["variant"], r["Nq"]))
+    found = [sorted((r for r in mine if r["variant"] == variant), key=lambda r: r["Nq"])
+             for _, variant in PAIRS[device]]
+    return found if all(len(r) >= 3 for r in found) else None
+
+
+def crossover(whole, tiles):
+    """The first N from which on the one without matrices is faster, 0: it never is."""
+    slower = {r["Nq"]: r["ms_backward_med"] for r in whole}
+    first = 0
+    for row in reversed([r for r in tiles if r["Nq"] in slower]):
+        if row["ms_backward_med"] >= slower[row["Nq"]]:
+            break
+        first = row["Nq"]
+    return first
+
+
+def memory_of(row):
+    if row["device"] == "cpu":
+        return row.get("ram_bytes") or 0
+    return next((size for name, size in GPU_BYTES.items() if name in str(row.get("gpu"))), 0)
+
+
+def backward_wall(rows):
+    """Stage 04: what is gained by computing P again."""
+    pairs = [pair for pair in (pair_of(rows, device) for device in PAIRS) if pair]
+    if not pairs:
+        return None
+    time, memory, dashed, levels, notes = [], [], [], {}, []
+    for whole, tiles in pairs:
+        last, home = whole[-1], "GPU" if whole[-1]["device"] == "cuda" else "CPU"
+        where = chip(last) if home == "GPU" else f"{last['threads']} CPU threads"
+        first = crossover(whole, tiles)
+        notes.append(f"{where}: H={last['H']} d={last['d']} {last['dtype']}, tiles are " +
+                     (f"faster from N = {first} on" if first else "not yet faster"))
+        if memory_of(last):
+            levels[memory_of(last)] = f"the memory of the {home}"
+        for mine in (whole, tiles):
+            name = f"{mine[0]['variant']} ({home})"
+            time.append((name, [(r["Nq"], r["ms_backward_med"]) for r in mine], ""))
+            memory.append((name, [(r["Nq"], r["peak_bytes"]) for r in mine], ""))
+            if mine is whole and memory_of(last):
+                dashed.append((name + "|", beyond(memory[-1][1], memory_of(last)), "6 4"))
+    return chart("Backward pass: P and dS as whole matrices, or tile by tile", "; ".join(notes),
+                 [Panel("Time", "sequence length N", "backward pass (ms)", time),
+                  Panel("Memory beside inputs and outputs", "sequence length N",
+                        "peak workspace (bytes); dashed: continued as N squared",
+                        memory + dashed, list(levels.items()))],
+                 "Time and memory of the backward pass against N, with whole matrices and without.")
+
+
+FAST = "library"
+SLOW = {"cpu": "v0_offline_mask", "cuda": "v0_online_block"}
+# Rows from before stage 05 had a library of that name.
+FORMER = {"v2_window_tiles": FAST, "v2_mma_window": FAST}
+PLAIN = {"temperature": 1, "clip": [0, 1], "dropout": 0, "qk_norm": 0, "softcap": 0}
+
+
+def windowed(rows):
+    """Forward rows of stage 05 with as many queries as keys and no option but the window."""
+    rows = [dict(r, variant=FORMER.get(r["variant"], r["variant"])) for r in rows
+            if r["stage"] == "sliding_window"]
+    return [r for r in rows if not r.get("backward")
+            and r.get("Nq") == r.get("Nk") and r.get("sequences") in (None, 1)
+            and all(r.get(k) in (None, v) for k, v in PLAIN.items())]
+
+
+def left_of(row):
+    return (row.get("window") or [-1])[0]
+
+
+def lines_of(rows, device):
+    """[(variant, window's left end, rows by N)]: the fast variant with each window and without,
+    the slow one with the smallest window."""
+    windows = sorted({left_of(r) for r in rows if left_of(r) >= 0}, reverse=True)
+    wanted = [(FAST, left) for left in [-1, *windows]]
+    if windows:
+        wanted.insert(0, (SLOW[device], windows[-1]))
+    found = []
+    for variant, left in wanted:
+        mine = latest([r for r in rows if r["variant"] == variant and left_of(r) == left],
+                      lambda r: r["Nq"])
+        if len(mine) >= 3:
+            found.append((variant, left, sorted(mine, key=lambda r: r["Nq"])))
+    return found
+
+
+def window_cost(rows):
+    """Stage 05: time against N at a fixed window and without one."""
+    panels = []
+    for device in ("cpu", "cuda"):
+        mine = [r for r in windowed(rows) if r.get("device") == device and r.get("ms_med")
+                and "causal" in str(r.get("mask")) and r["variant"] in (FAST, SLOW[device])]
+        mine = richest(mine, lambda r: tuple(str(r.get(k)) for k in (
+            "dtype", "B", "H", "Hkv", "d", "threads", "machine", "gpu")),
+            lambda r: (r["variant"], left_of(r), r["Nq"]))
+        found = lines_of(mine, device)
+        if len(found) < 2:
+            continue
+        last = found[-1][2][-1]
+        where = chip(last) if device == "cuda" else f"{last['threads']} CPU threads"
+        panels.append(Panel(f"{where}: H={last['H']} d={last['d']} {last['dtype']}",
+                            "sequence length N", "forward pass (ms)",
+                            [(f"{variant}, {'no window' if left < 0 else f'w = {left}'}",
+                              [(r["Nq"], r["ms_med"]) for r in points], "")
+                             for variant, left, points in found]))
+    return chart("Causal attention without a window, and with one of w keys", "", panels,
+                 "Time against N, without a window and with some.") if panels else None
+
+
+def step_error(rows):
+    """Stage 05: error of O against the number of online steps, where O is rounded at every step,
+    and beside it the error of one float32 accumulator."""
+    rows = [r for r in windowed(rows) if r.get("o_error") and left_of(r) < 0 and r.get("block_kv")]
+    stepped = [r for r in rows if r["variant"] == "v1_online_block"]
+    stepped = richest(stepped, lambda r: (r["device"], r["B"], r["H"], r["Nq"], r["d"], r["mask"]),
+                      lambda r: (r["dtype"], r["block_kv"]))
+    series = []
+    for dtype in ("bf16", "f16", "f32"):
+        mine = latest([r for r in stepped if r["dtype"] == dtype], lambda r: r["block_kv"])
+        if len(mine) < 3:
+            continue
+        points = sorted((-(-r["Nk"] // r["block_kv"]), r["o_error"]) for r in mine)
+        once = [r["o_error"] for r in rows if r["variant"] == FAST and r["dtype"] == dtype
+                and all(r[k] == stepped[0][k] for k in ("B", "H", "Nq", "d", "mask"))]
+        series.append((dtype, points, ""))
+        if once:
+            series.append((dtype + "|", [(points[0][0], once[-1]), (points[-1][0], once[-1])],
+                           "6 4"))
+    return chart(f"Error of O against the number of steps, N = {stepped[0]['Nq']}, "
+                 f"d = {stepped[0]['d']}, no mask", "dashed: one float32 accumulator, rounded once",
+                 [Panel("", "online steps of a row: ceil(N / keys of a block)",
+                        "largest error of O", series)],
+                 "What O loses when it is rounded after every online step.") if series else None
+
+
+def draw_errors():
+    """Stage 06: errors against the number of ranks."""
+    rows = recorded.usable(recorded.load([RESULTS / "06_errors_cpu.jsonl"]))
+    panels = []
+    for dtype in ("f32", "bf16"):
+        mine = [r for r in rows if r["dtype"] == dtype]
+        panels.append(Panel(f"tensors in {dtype}", "ranks", "largest error", [
+            (array + end, sorted((r["ranks"], r["errors"][array]) for r in mine
+                                 if r["partials"] == partials), dash)
+            for array in ("O", "dQ", "dK", "dV")
+            for partials, end, dash in (("f32", "", ""), ("bf16", "|", "7 5"))]))
+    return chart("Largest errors against the number of ranks, method ring",
+                 "solid: partials in float32; dashed: --partials bf16", panels,
+                 "Largest errors of O, dQ, dK and dV for 1 to 16 ranks: with bf16 partials they "
+                 "grow.")
+
+
+# --- bars -----------------------------------------------------------------------------------------
+
+def accesses(rows):
+    """Stage 02: element accesses and time per element of each softmax."""
+    rows = [r for r in rows if r["stage"] == "tiled_softmax" and r.get("rows") and r.get("cols")
+            and r.get("accesses") and r.get("ms_med")]
+    rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in ("device", "rows", "cols",
+                                                                 "threads", "machine")),
+                   lambda r: r["variant"])
+    rows = sorted(latest(rows, lambda r: r["variant"]), key=lambda r: r["variant"])
+    if len(rows) < 2:
+        return None
+    first = rows[0]
+    pic = Drawing(1000, 110 + 34 * len(rows), "Softmax: fewer passes over the row",
+                  "Reads and writes per element of each softmax, and how long it takes.")
+    pic.text(500, 28, f"Softmax: {first['rows']} rows of {first['cols']} f32; {chip(first)}", 18)
+    for left, title, value in ((200, "reads and writes per element, counted",
+                                lambda r: r["accesses"]),
+                               (610, "ns per element",
+                                lambda r: r["ms_med"] * 1e6 / (r["rows"] * r["cols"]))):
+        most = max(map(value, rows))
+        pic.text(left, 66, title, 14, "start")
+        for n, row in enumerate(rows):
+            y, width = 80 + 34 * n, round(300 * value(row) / most, 1)
+            pic.box(left, y, width, 24, COLOURS[n % 8], COLOURS[n % 8], 0.8, 0)
+            pic.text(left + width + 8, y + 17, f"{value(row):.3g}", 13, "start")
+            if left == 200:
+                pic.text(left - 8, y + 17, row["variant"], 13, "end")
+    return pic.done()
+
+
+def speed_rows(rows):
+    """One row a variant, stage by stage and rung by rung, of the case that the most variants ran;
+    CPU and GPU stand apart. Stage 04 shows its backward pass, the others their forward pass."""
+    rows = [r for r in rows if r.get("flops") and recorded.time_ms(r)
+            and (r["stage"] == "flash_backward" or not r.get("backward"))]
+    rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in (
+        "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "softcap", "dtype", "input")),
+        lambda r: (r["stage"], r["variant"], r["device"]))
+    rows = latest(rows, lambda r: (r["stage"], r["variant"], r["device"]))
+    rows.sort(key=lambda r: (r["device"], *recorded.ladder_order(r)))
+    recorded.add_speedups(rows)
+    return rows
+
+
+def lengths(rows, most):
+    """Of the bars, on a logarithmic scale: the ladder climbs by factors."""
+    rates = [recorded.gflops(r) for r in rows]
+    low = min(rates) / 3
+    return [most * math.log(rate / low) / math.log(max(rates) / low) for rate in rates]
+
+
+def speed_note(row):
+    gain = f", {columns.cell(row, 'speed')}" if row["_speed"] else ""
+    return f"{columns.cell(row, 'gflops')} GFLOP/s{gain}"
+
+
+def speed(rows):
+    rows = speed_rows(rows)
+    if not rows:
+        return None
+    stages = list(dict.fromkeys((r["device"], r["stage"]) for r in rows))
+    pic = Drawing(960, 110 + 30 * len(rows), "Speed of every variant",
+                  "GFLOP/s of every variant, one bar each, on a logarithmic scale.")
+    pic.text(480, 28, "Speed of every variant", 18)
+    pic.text(480, 50, f"{columns.case_text(rows[0])}; {', '.join(sorted(set(map(chip, rows))))}; "
+             "logarithmic scale", 13, fill=GREY)
+    sgemm = max((r.get("sgemm_gflops") or 0 for r in rows if r["device"] == "cpu"), default=0)
+    if sgemm:
+        pic.text(480, 70, f"OpenBLAS' sgemm on this CPU: {sgemm:.0f} GFLOP/s", 13, fill=GREY)
+    for n, (row, width) in enumerate(zip(rows, lengths(rows, 440))):
+        y, colour = 84 + 30 * n, COLOURS[stages.index((row["device"], row["stage"])) % 8]
+        pic.box(290, y, round(width, 1), 22, colour, colour, 0.8, 0)
+        pic.text(282, y + 16, f"{row['stage']} {row['variant']}", 13, "end")
+        pic.text(298 + round(width, 1), y + 16, speed_note(row), 12, "start")
+    return pic.done()
+
+
+def speed_text(rows):
+    """The same bars with letters, in 100 columns."""
+    rows = speed_rows(rows)
+    return "".join(f"{row['stage'] + ' ' + row['variant']:>36} {'#' * max(1, round(width))} "
+                   f"{speed_note(row)}\n" for row, width in zip(rows, lengths(rows, 32) if rows
+                                                                else ()))
+
+
+# --- speed against operations for each byte -------------------------------------------------------
+
+HBM, PEAK_F32, PEAK_BF16 = 4.8, 67.0, 990.0  # TB/s and TFLOP/s: the H200's data sheet
+MMA_SYNC = 132 * 2 * 1024 * 1.83e9 / 1e12    # 1024 multiply-adds a clock and multiprocessor
+EXP = 132 * 16 * 1.83e9 / 1e12               # 16 exponentials a clock and multiprocessor, T/s
+CASE = "N=4096 d=64 mask=none backward=false"
+
+
+def recorded_rows(name):
+    return recorded.select(recorded.usable(recorded.load([RESULTS / name])), CASE)
+
+
+def intensities():
+    """{(variant, dtype): FLOP for each byte that tiles move}, by the model in the traffic rows."""
+    return {(r["variant"], r["dtype"]): r["flops"] / r["hbm_bytes_model"]
+            for r in recorded_rows("03_traffic_h200.jsonl")}
+
+
+def roofline_rows():
+    """[(row, FLOP / byte)]: rungs of stage 03 that stand apart, and stage 01 with cuBLAS."""
+    shown = ("v0_fa1", "v1_fa2", "v2_register_tiles", "v3_mma", "v5_cp_async", "v9_wgmma",
+             "v14_persistent", "v1_cublas")
+    x = intensities()
+    rows = recorded_rows("01_naive_h200.jsonl") + recorded_rows("03_flash_forward_h200.jsonl")
+    return [(r, x[r["variant"], r["dtype"]]) for r in rows
+            if (r["variant"], r["dtype"]) in x and r["variant"] in shown]
+
+
+def draw_roofline():
+    pic = Drawing(980, 600, "Roofline of the attention kernels on an H200",
+                  "Speed against operations for each byte that the tiles move, with the limits of "
+                  "memory, of the float32 units and of the tensor cores.")
+    pic.text(490, 32, "Roofline, one H200, N = 4096, d = 64, no mask", 19)
+    pic.text(490, 56, "x: operations for each byte moved between a multiprocessor and L2 or HBM "
+             "(tile model);  y: measured", 13, fill=GREY)
+    left, top, width, height, low_x, low_y = 90, 90, 850, 430, 0.5, -0.6
+
+    def place(x, y):
+        return (left + (math.log10(x) - low_x) * width / 3.0,
+                top + height - (math.log10(y) - low_y) * height / 3.8)
+
+    for power in range(1, 4):
+        x, _ = place(10 ** power, 1)
+        pic.line(x, top, x, top + height, "#DDDDDD", 1)
+        pic.text(x, top + height + 22, str(10 ** power), 13)
+    for power in range(0, 4):
+        _, y = place(10, 10 ** power)
+        pic.line(left, y, left + width, y, "#DDDDDD", 1)
+        pic.text(left - 10, y + 5, str(10 ** power), 13, "end")
+    pic.box(left, top, width, height, radius=0)
+    pic.text(left + width / 2, top + height + 50, "FLOP / byte", 15)
+    pic.text(left - 10, top - 10, "TFLOP/s", 15)
+    for peak, name, dash in ((PEAK_BF16, "tensor cores, data sheet: 990", ""),
+                             (MMA_SYNC, f"at 1024 FMA a clock and SM: {MMA_SYNC:.0f}", "6 4"),
+                             (PEAK_F32, "float32 units: 67", "")):
+        pic.curve([place(peak / HBM, peak), place(3100, peak)], GREY, 2, dash)
+        x, y = place(3000, peak)
+        pic.text(x, y - 7, name, 13, "end", GREY)
+    pic.curve([place(3.3, 3.3 * HBM), place(PEAK_BF16 / HBM, PEAK_BF16)], GREY, 2)
+    x, y = place(5.2, 5.2 * HBM)
+    pic.text(x - 4, y - 16, "HBM 4.8 TB/s", 13, "middle", GREY)
+    for row, flop_per_byte in roofline_rows():
+        f32 = row["dtype"] == "f32"
+        x, y = place(flop_per_byte, recorded.gflops(row) / 1e3)
+        pic.mark(x, y, BLUE if f32 else RED, row["stage"] == "naive")
+        name = "materialised" if row["stage"] == "naive" else row["variant"]
+        left_side = row["stage"] == "naive" or row["variant"] == "v3_mma"
+        pic.text(x + (-11 if left_side else 11), y + 5, name, 13, "end" if left_side else "start",
+                 BLUE if f32 else RED)
+    pic.text(left + 14, top + height - 36, "float32", 14, "start", BLUE)
+    pic.text(left + 14, top + height - 16, "bfloat16", 14, "start", RED)
+    return pic.done()
+
+
+# --- tensor cores and exponentials ---------------------------------------------------------------
+
+def hopper_rows(name, first):
+    """Rungs from v`first` on, and the library where it is alone, at d = 256."""
+    rows = recorded.usable(recorded.load([RESULTS / name]))
+    rows = recorded.select(rows, "N=16384 B=1 dtype=bf16 mask=none window=-1,-1")
+    return [r for r in rows if not r.get("deterministic") and
+            (int((re.match(r"v(\d+)_", r["variant"]) or [0, 0])[1]) >= first or
+             (r["variant"] == "library" and r["d"] == 256))]
+
+
+def matmul_rate():
+    """TFLOP/s of a large product in bfloat16, measured beside the peers."""
+    text = (RESULTS / "03_peers_h200.txt").read_text(encoding="utf-8")
+    return float(re.search(r"matmul 8192\^3 bf16 (\d+)", text)[1])
+
+
+def spread(ys, gap):
+    """The same heights, sorted, moved so that neighbours are `gap` apart."""
+    ys = sorted(ys)
+    for _ in range(200):
+        for n in range(len(ys) - 1):
+            missing = gap - (ys[n + 1] - ys[n])
+            if missing > 0:
+                ys[n], ys[n + 1] = ys[n] - missing / 2, ys[n + 1] + missing / 2
+    return ys
+
+
+def draw_ceilings(way, rows, products):
+    """products: of a score, 2 d operations each."""
+    pic = Drawing(980, 600, "Two ceilings: tensor cores and exponentials",
+                  "Speed of Hopper's rungs against operations for each exponential. Where d is "
+                  "small the exponentials are the limit, then the products.")
+    pic.text(490, 32, f"Two ceilings of an H200, {way}, N = 16384, bfloat16, no mask", 19)
+    pic.text(490, 56, f"a score costs {2 * products} d operations of the tensor cores and one "
+             "exponential of the special-function units", 13, fill=GREY)
+    left, top, width, height, least, most = 80, 84, 860, 440, 300, 1050
+
+    def place(d, y):
+        return left + d * width / 290, top + height - (y - least) * height / (most - least)
+
+    def exponentials(d):
+        return 2 * products * d * EXP
+
+    for d in (32, 64, 128, 256):
+        x, _ = place(d, least)
+        pic.line(x, top, x, top + height, "#DDDDDD", 1)
+        pic.text(x, top + height + 22, f"{2 * products * d}  (d = {d})", 13)
+    for y in range(300, 1001, 100):
+        pic.line(left, place(0, y)[1], left + width, place(0, y)[1], "#DDDDDD", 1)
+        pic.text(left - 10, place(0, y)[1] + 5, str(y), 13, "end")
+    pic.box(left, top, width, height, radius=0)
+    pic.text(left + width / 2, top + height + 52, "FLOP / exponential", 15)
+    pic.text(left - 10, top - 10, "TFLOP/s", 15)
+    ridge = PEAK_BF16 / exponentials(1)
+    corner = place(ridge, PEAK_BF16)
+    pic.curve([place(least / exponentials(1), least), corner, place(290, PEAK_BF16)], GREY, 2.5)
+    pic.text(*(place(286, PEAK_BF16 + 10)), "tensor cores, data sheet: 990", 13, "end", GREY)
+    pic.text(corner[0], corner[1] - 10, "left of here: 16 exponentials a clock", 13, "start", GREY)
+    both = [(d, 1 / (1 / PEAK_BF16 + 1 / exponentials(d))) for d in range(10, 291)]
+    both = [point for point in both if point[1] > least]
+    pic.curve([place(d, y) for d, y in both], GREY, 2, "2 4")
+    x, y = place(262, both[-29][1])
+    pic.text(x, y + 22, "one after the other", 13, "middle", GREY)
+    pic.curve([place(ridge, matmul_rate()), place(290, matmul_rate())], GREY, 2, "8 4")
+    x, y = place(ridge, matmul_rate())
+    pic.text(x + 6, y - 7, f"a matrix product: {matmul_rate():.0f}", 13, "start", GREY)
+    for d in sorted({row["d"] for row in rows}):
+        here = sorted((r for r in rows if r["d"] == d), key=recorded.gflops, reverse=True)
+        points = [place(d, recorded.gflops(row) / 1e3) for row in here]
+        for row, (x, y), label in zip(here, points, spread([y for _, y in points], 18)):
+            pic.line(x, y, x + 22, label, RED, 1)
+            pic.mark(x, y, RED)
+            pic.text(x + 26, label + 5, row["variant"], 13, "start", RED)
+    return pic.done()
+
+
+def draw_two_ceilings():
+    return draw_ceilings("forward", hopper_rows("03_flash_forward_h200.jsonl", 9), 2)
+
+
+def draw_two_ceilings_backward():
+    return draw_ceilings("backward", hopper_rows("04_flash_backward_h200.jsonl", 10), 5)
+
+
+# --- a trace -------------------------------------------------------------------------------------
+
+MODEL = 1000  # process numbers from here on are the model's
+LANES = 16  # thread numbers of a group: computes, sends, receives
+
+
+def spans_of(trace, first, only):
+    """Boxes of one group of processes: rank, group (0 computes, 1 sends, 2 receives), ms, lane."""
+    found = []
+    for event in trace["traceEvents"]:
+        process = event["pid"] - first
+        if event["ph"] != "X" or not 0 <= process < MODEL or only not in ("both", event["cat"]):
+            continue
+        start = event["ts"] / 1e3
+        found.append((process, event["tid"] // LANES, start, start + event["dur"] / 1e3,
+                      event["tid"] % LANES))
+    begin = min((span[2] for span in found), default=0)
+    return [(rank, group, start - begin, end - begin, lane)
+            for rank, group, start, end, lane in found]
+
+
+def hidden_share(spans, ranks):
+    """Mean over the ranks of the share of their messages' time in which they compute."""
+    shares = []
+    for rank in range(ranks):
+        times = sorted({t for r, _, start, end, _ in spans if r == rank for t in (start, end)})
+        covered = total = 0.0
+        for start, end in zip(times, times[1:]):
+            middle = (start + end) / 2
+            busy = [group > 0 for r, group, a, b, _ in spans if r == rank and a <= middle < b]
+            total += (end - start) * any(busy)
+            covered += (end - start) * (any(busy) and not all(busy))
+        shares.append(covered / total if total else 1.0)
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def gantt(trace, only="both"):
+    """only: forward, backward, both. None: there are no spans. The shortest bars are made as wide
+    as can be seen."""
+    other = trace.get("otherData", {})
+    ranks = int(other.get("ranks", 0))
+    panels = [(name, spans_of(trace, first, only)) for name, first in (("measured", 0),
+                                                                       ("model", MODEL))]
+    panels = [(name, spans) for name, spans in panels if spans]
+    if not panels:
+        return None
+    pic = Drawing(100 + 620 * len(panels), 130 + 46 * ranks, "What each rank did when",
+                  "It computes, sends and receives: three lines a rank, from above.")
+    pic.text(50 + 310 * len(panels), 26, f"{other.get('method')}, {other.get('layout')}, {ranks} "
+             f"ranks" + ("" if only == "both" else f", {only} pass"), 18)
+    for n, (name, spans) in enumerate(panels):
+        left, end = 80 + 620 * n, max(span[3] for span in spans)
+        pic.text(left + 280, 54, f"{name}: {end:.3g} ms, {100 * hidden_share(spans, ranks):.0f} % "
+                 "of the messages' time hidden", 14)
+        lanes = 1 + max(lane for _, group, _, _, lane in spans if group == 0)
+        for rank, group, start, stop, lane in spans:
+            height = 12 / lanes if group == 0 else 12
+            pic.box(round(left + 560 * start / end, 1),
+                    round(66 + 46 * rank + 14 * group + (height * lane if group == 0 else 0), 1),
+                    round(max(560 * (stop - start) / end, 1.5), 1), round(height - 1, 1),
+                    COLOURS[group], "white", 0.85, 0)
+        for rank in range(ranks if n == 0 else 0):
+            pic.text(left - 10, 90 + 46 * rank, f"rank {rank}", 13, "end")
+        pic.text(left + 280, 84 + 46 * ranks, "ms", 13)
+    for group, word in enumerate(("computes", "sends", "receives")):
+        pic.box(80 + 130 * group, 98 + 46 * ranks, 14, 14, COLOURS[group], COLOURS[group], 0.85, 0)
+        pic.text(100 + 130 * group, 110 + 46 * ranks, word, 13, "start")
+    return pic.done()
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+FIGURES = {"01_wall": wall, "02_accesses": accesses, "02_unsafe_exp": unsafe_exp,
+           "03_traffic_n": traffic_n, "03_traffic_m": traffic_m, "03_speedup": speedup,
+           "04_wall": backward_wall, "05_window": window_cost, "05_steps": step_error,
+           "speed": speed}
+FIXED = {"03_roofline": draw_roofline, "03_two_ceilings": draw_two_ceilings,
+         "04_two_ceilings": draw_two_ceilings_backward, "06_errors": draw_errors}
+
+
+def drawn(files):
+    """{name: text} of what the rows of these files have data for."""
+    rows = recorded.load(files)
+    good = recorded.usable(rows)
+    made = {name: draw(rows if draw is unsafe_exp else good) for name, draw in FIGURES.items()}
+    return {name: text for name, text in made.items() if text}
+
+
+def of_docs():
+    """The bars are those of the demo; all else is from the other rows."""
+    demo = RESULTS / "demo.jsonl"
+    made = drawn([f for f in sorted(RESULTS.glob("*.jsonl")) if f != demo])
+    made["speed"] = drawn([demo])["speed"]
+    return {**made, **{name: draw() for name, draw in FIXED.items()}}
+
+
+def draw_trace(source, target, only="both"):
+    try:
+        text = gantt(json.loads(pathlib.Path(source).read_text(encoding="utf-8")), only)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"figures.py: {source} is no trace: {error}", file=sys.stderr)
+        return 2
+    if text is None:
+        print(f"figures.py: {source} has no events", file=sys.stderr)
+        return 2
+    pathlib.Path(target).write_text(text, encoding="utf-8")
+    return 0
+
+
+def main():
+    words = [a for a in sys.argv[1:] if a != "--check"]
+    if words[:1] == ["--trace"] and len(words) in (3, 4) and words[3:] in (
+            [], ["forward"], ["backward"]):
+        return draw_trace(*words[1:])
+    if not words or words[0].startswith("-"):
+        print("usage: figures.py OUTDIR [FILE.jsonl...] [--check]\n"
+              "       figures.py --trace TRACE.json FIGURE.svg [forward|backward]", file=sys.stderr)
+        return 2
+    out, status = pathlib.Path(words[0]), 0
+    for name, text in (drawn(words[1:]) if words[1:] else of_docs()).items():
+        path = out / (name + ".svg")
+        if "--check" not in sys.argv:
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path, file=sys.stderr)
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            print(f"{path} is not what figures.py draws")
+            status = 1
+    if words[1:]:
+        print(speed_text(recorded.usable(recorded.load(words[1:]))), end="")
+    return status
+
+
+if __name__ == "__main__":
+    tool.end(main, recorded.RowError, *tool.MALFORMED)
