@@ -3,16 +3,17 @@
 
 site_usage() {
     cat <<'TXT'
-usage: ./ladder site [--zip] [--steps]
+usage: ./ladder site [--zip] [--slides] [--steps]
 
 Writes out/site/index.html: lessons, steps, course, glossary, lab; pages that step through the rungs
 with the arrow keys, computed by their C code. Opens from disk, offline.
 
   --zip     also out/site.zip
+  --slides  and opens out/site/slides.html: the step pages full screen, in large type, one key a step
   --steps   only the WebAssembly of the step pages, into build/steps
 
 Needs clang, lld, wasi-libc and libclang-rt-dev-wasm32, and Sphinx in build/site-venv (installed
-there by pip, docs/site/requirements.txt). A page with ?slides behind its name fills the screen.
+there by pip, docs/site/requirements.txt).
 TXT
 }
 
@@ -111,12 +112,19 @@ site_venv() { # nothing is fetched where nothing may be installed
         docs/site/requirements.txt && cp docs/site/requirements.txt build/site-venv/installed
 }
 
+# Where a browser can be started.
+show_slides() {
+    say out/site/slides.html
+    [ -z "${DISPLAY:-}${WAYLAND_DISPLAY:-}" ] || ! have xdg-open || xdg-open out/site/slides.html
+}
+
 ladder_site() {
-    site_zip=0 site_only=0
+    site_zip=0 site_slides=0 site_only=0
     for site_word; do
         case $site_word in
         -h | --help) site_usage && exit 0 ;;
         --zip) site_zip=1 ;;
+        --slides) site_slides=1 ;;
         --steps) site_only=1 ;;
         *) site_usage >&2 && exit 2 ;;
         esac
@@ -132,5 +140,6 @@ ladder_site() {
         refuse 'Sphinx is not in build/site-venv; run ./ladder site, with a network'
     step 'pages' build/site_pages.log site_sphinx
     [ $site_zip -eq 0 ] || (cd out && rm -f site.zip && python3 -m zipfile -c site.zip site)
+    [ $site_slides -eq 0 ] || show_slides
     say "out/site/index.html ($(du -sm out/site | cut -f 1) MB)"
 }

@@ -8,9 +8,9 @@
  *     2 pass step from to tensor bytes     a message
  *     3 ...                                as 1, and the queries came to it, not the keys
  *
- * and, after all of a forward pass, "state": lse and O of each token, one line a step. They are
+ * and, after all of a forward pass, lse and O of each token, one line a step. They are
  * found by a replay: each pair of blocks of the timetable goes to the library's block kernel, which
- * resumes from the state of the step before. So a wrong neighbour shows, a damaged message does not.
+ * resumes from the state of the step before. So a wrong neighbour shows, a damaged message doesn't.
  *
  * Interface: step_ring, whose result is the log's length, and -1 a case that the stage refuses.
  */

@@ -194,12 +194,13 @@ def add_steps(app, pagename, templatename, context, doctree):
 
 
 def finish(app, error):
-    """index.html opens the first page."""
+    """index.html opens the first page, slides.html the first step page in large type."""
     out = pathlib.Path(app.outdir)
-    (out / "index.html").write_text(
-        '<!doctype html><meta charset="utf-8"><title>Attention Ladder</title><meta '
-        'http-equiv="refresh" content="0; url=docs/README.html">'
-        '<a href="docs/README.html">Attention Ladder</a>\n')
+    for name, page in (("index", "docs/README.html"),
+                       ("slides", "docs/steps/01_scores_to_output.html?slides")):
+        (out / f"{name}.html").write_text(
+            '<!doctype html><meta charset="utf-8"><title>Attention Ladder</title><meta '
+            f'http-equiv="refresh" content="0; url={page}"><a href="{page}">Attention Ladder</a>\n')
 
 
 def setup(app):

@@ -227,7 +227,7 @@ def ring(method, layout, ranks, N, causal, left, backward):
     number = {"ring-minimal": 7, "ring": 1, "burst": 2, "allgather": 3}[method]
     form = {"contiguous": 0, "zigzag": 1, "striped": 2}[layout]
     flags = [*case_of(N, 2, 0, causal), f"--method={method}", f"--layout={layout}",
-             f"--ranks={ranks}", *([f"--window={left},0"] if left >= 0 else []), *(["--backward"] if backward else [])]
+             f"--ranks={ranks}", *[f"--window={left},0"] * (left >= 0), *["--backward"] * backward]
 
     def check(steps):
         want, told = saved("ring", *flags), native("ring", "--trace", "--step", *flags)
