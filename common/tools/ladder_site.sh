@@ -9,7 +9,7 @@ Writes out/site/index.html: lessons, steps, course, glossary, lab; pages that st
 with the arrow keys, computed by their C code. Opens from disk, offline.
 
   --zip     also out/site.zip
-  --slides  and opens out/site/slides.html: the step pages full screen, in large type, one key a step
+  --slides  and opens out/site/slides.html: the step pages in large type, one key a step
   --steps   only the WebAssembly of the step pages, into build/steps
 
 Needs clang, lld, wasi-libc and libclang-rt-dev-wasm32, and Sphinx in build/site-venv (installed
