@@ -45,8 +45,9 @@ import tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
-TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
-         "peer_speed.py", "tool.py")
+TOOLS = (*("course/" + name for name in (
+    "autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py", "peer_speed.py")),
+         "tools/tool.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
@@ -65,7 +66,7 @@ all: $(MINE:.c=.o)
 	$(CC) $(CFLAGS) -c $< -o $@
 test: grade
 grade:
-	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
+	python3 judge/common/course/autograder.py --so-sandbox $(SANDBOX) --suites . .
 docker:
 	docker build --platform @PLATFORM@ -t attention-course .
 	docker run --rm --platform @PLATFORM@ -v "$(CURDIR)":/work attention-course \\
@@ -113,7 +114,7 @@ RUN_AUTOGRADER = """#!/bin/sh
 # Gradescope runs this for each submission.
 set -eu
 mkdir -p /autograder/results
-exec python3 /autograder/source/judge/common/tools/autograder.py \\
+exec python3 /autograder/source/judge/common/course/autograder.py \\
     --suites /autograder/source/suites --results /autograder/results/results.json \\
     /autograder/submission
 """
@@ -237,7 +238,7 @@ def stripped(path):
 
 def judge_files(build):
     """The judge in the places of this repository, so that its tools find each other."""
-    files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
+    files = {f"judge/common/{name}": ROOT / "common" / name for name in TOOLS}
     for name in PROGRAMS:
         path = build / "common" / "course" / name
         if not path.is_file():
