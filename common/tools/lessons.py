@@ -111,9 +111,9 @@ def figure_problems(text):
 def next_problems(lesson, root):
     """The last paragraph leads on: to a page, or to a step of ./ladder learn that exists."""
     last = lesson.text.partition(PARTS[4])[2]
-    steps = re.findall(r"\./ladder learn (\d\d\.\d+)", lesson.text)
-    for named in re.findall(r"[Ss]teps? ((?:\d\d\.\d+(?:, | and )?)+)", lesson.text):
-        steps += re.findall(r"\d\d\.\d+", named)
+    steps = re.findall(r"\./ladder learn (\d\d\.\d[a-z])", lesson.text)
+    for named in re.findall(r"[Ss]teps? ((?:\d\d\.\d[a-z](?:, | and )?)+)", lesson.text):
+        steps += re.findall(r"\d\d\.\d[a-z]", named)
     learn = pathlib.Path(root) / "docs/learn"
     found = [f"step {step}: there is no docs/learn/{step}_*" for step in sorted(set(steps))
              if not list(learn.glob(f"{step}_*"))]
