@@ -28,40 +28,48 @@
  * as often as it meets a block with something to see. That is the price of in place; lesson 05.4
  * measures it.
  *
+ * A block's own attention is two products and, between them, the softmax by powers of 2 of stage
+ * 03's v4_exp2.
+ *
  * Interface: the rung of stage 05 that goes in steps, and keeps the tensors' dtype between them.
  */
 #include <math.h>
-#include <string.h>
 
 #include "problem.h"
-#include "units/exp_rows.h"
+#include "units/exp2_vector.h"
 #include "units/half_rows.h"
 #include "units/product.h"
-#include "units/threads.h"
 
 /* What one thread works in. */
 typedef struct Block {
     float *Q_i, *O_ij; /* [block_q][d] */
     float *K_j, *V_j;  /* [block_kv][d] */
-    float *S;          /* [block_q][block_kv] scores, then P */
+    float *S;          /* [block_q][ld_S] scores, then P */
     float *lse_ij;     /* [block_q] */
+    int64_t ld_S;      /* block_kv in whole pairs of the widest vectors */
 } Block;
+
+static int64_t round_up(int64_t a)
+{
+    return (a + 2 * MOST_LANES - 1) / (2 * MOST_LANES) * (2 * MOST_LANES);
+}
 
 static int64_t block_floats(const Problem *p)
 {
     const int64_t Br = p->block_q, Bc = p->block_kv;
-    return 2 * (Br + Bc) * p->d + Br * Bc + Br;
+    return Br * round_up(Bc) + round_up(2 * (Br + Bc) * p->d + Br);
 }
 
-static Block block_of_thread(const Problem *p)
+static Block block_of_thread(const Problem *p, int thread)
 {
     Block block;
-    block.Q_i = (float *)p->work + thread_number() * block_floats(p);
+    block.ld_S = round_up(p->block_kv);
+    block.S = (float *)p->work + thread * block_floats(p);
+    block.Q_i = block.S + p->block_q * block.ld_S;
     block.O_ij = block.Q_i + (int64_t)p->block_q * p->d;
     block.K_j = block.O_ij + (int64_t)p->block_q * p->d;
     block.V_j = block.K_j + (int64_t)p->block_kv * p->d;
-    block.S = block.V_j + (int64_t)p->block_kv * p->d;
-    block.lse_ij = block.S + (int64_t)p->block_q * p->block_kv;
+    block.lse_ij = block.V_j + (int64_t)p->block_kv * p->d;
     return block;
 }
 
@@ -71,14 +79,36 @@ typedef struct Step {
 } Step;
 
 /* Of the keys of the step, query i sees first .. end-1, counted from j0. What it does not see
- * becomes -inf. */
-static void hide_keys(const Problem *p, Step step, int i, float *S_i)
+ * becomes -inf, up to `cols`: also what is past the last key in its vector. */
+static void hide_keys(const Problem *p, Step step, int i, float *S_i, int64_t cols)
 {
-    const int first = first_key(p, i) - step.j0, end = end_key(p, i) - step.j0;
-    for (int c = 0; c < first && c < step.cols; c++)
+    const int first = first_key(p, i) - step.j0;
+    const int all = end_key(p, i) - step.j0, end = all < step.cols ? all : step.cols;
+    for (int c = 0; c < first && c < cols; c++)
         S_i[c] = -INFINITY;
-    for (int c = end > 0 ? end : 0; c < step.cols; c++)
+    for (int c = end > 0 ? end : 0; c < cols; c++)
         S_i[c] = -INFINITY;
+}
+
+/* S, scores times log2(e), becomes P; lse_ij. */
+static void softmax_rows(const Problem *p, Step step, const Block *block)
+{
+    const int64_t cols = round_up(step.cols);
+    for (int r0 = 0; r0 < step.rows; r0 += ROOM) {
+        const int rows = step.rows - r0 < ROOM ? step.rows - r0 : ROOM;
+        float *S = block->S + r0 * block->ld_S, m[ROOM], l[ROOM] = {0}, alpha[ROOM] = {0};
+        for (int r = 0; r < rows; r++) {
+            hide_keys(p, step, step.i0 + r0 + r, S + r * block->ld_S, cols);
+            m[r] = -INFINITY;
+        }
+        update_rows(S, block->ld_S, rows, cols, m, l, alpha);
+        for (int r = 0; r < rows; r++) {
+            const float inverse = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
+            block->lse_ij[r0 + r] = m[r] * LN2 + logf(l[r]); /* nothing seen: -inf + log(0) */
+            for (int c = 0; c < step.cols; c++)
+                S[r * block->ld_S + c] *= inverse;
+        }
+    }
 }
 
 /* `count` rows of a tensor, `ld` elements apart, in float32: where they are, or in `room`. */
@@ -102,21 +132,10 @@ static void attend_block(const Problem *p, Step step, int b, int h, const Block 
         float_rows(p, p->Q, query_row(p, b, h, step.i0), &ld_q, step.rows, block->Q_i);
     const float *K_j = float_rows(p, p->K, key, &ld_k, step.cols, block->K_j);
     const float *V_j = float_rows(p, p->V, key, &ld_v, step.cols, block->V_j);
-    matmul(AS_IS, TRANSPOSED, step.rows, step.cols, p->d, p->scale, Q_i, ld_q, K_j, ld_k, 0.0f,
-           block->S, step.cols); /* S = scale Q_i K_j^T */
-    for (int r = 0; r < step.rows; r++) {
-        float *S_r = block->S + (int64_t)r * step.cols, m, l, inverse;
-        hide_keys(p, step, step.i0 + r, S_r);
-        m = row_max(S_r, step.cols);
-        if (m == -INFINITY)
-            m = 0.0f; /* nothing seen: exp(-inf - 0) = 0, where -inf - -inf would be NaN */
-        l = softmax_exp_row(S_r, S_r, step.cols, m);
-        block->lse_ij[r] = m + logf(l); /* log(0) = -inf */
-        inverse = l == 0.0f ? 0.0f : 1.0f / l;
-        for (int c = 0; c < step.cols; c++)
-            S_r[c] *= inverse;
-    }
-    matmul(AS_IS, AS_IS, step.rows, p->d, step.cols, 1.0f, block->S, step.cols, V_j, ld_v, 0.0f,
+    matmul(AS_IS, TRANSPOSED, step.rows, step.cols, p->d, p->scale * LOG2E, Q_i, ld_q, K_j, ld_k,
+           0.0f, block->S, block->ld_S); /* S = scale Q_i K_j^T, for powers of 2 */
+    softmax_rows(p, step, block);
+    matmul(AS_IS, AS_IS, step.rows, p->d, step.cols, 1.0f, block->S, block->ld_S, V_j, ld_v, 0.0f,
            block->O_ij, p->d); /* O_ij = P V_j */
 }
 
@@ -150,44 +169,38 @@ static void merge_block(const Problem *p, Step step, int b, int h, const Block *
     }
 }
 
-/* Waking a team costs tens of microseconds, more on a busy machine: a step of a millisecond. */
-static int worth_threads(const Problem *p, Step step)
-{
-    return (double)(p->B * p->H) * (double)step.rows * (double)step.cols * (double)p->d > 2e7;
-}
-
 /* All heads of one pair of blocks. */
 static void take_step(const Problem *p, Step step)
 {
-    const int last = step.i0 + step.rows - 1, threads = worth_threads(p, step) ? p->threads : 1;
+    /* Waking a team costs tens of microseconds, more on a busy machine: a step of a millisecond. */
+    const double work = (double)(p->B * p->H) * (double)step.rows * (double)step.cols * p->d;
+    const int last = step.i0 + step.rows - 1, threads = work > 2e7 ? p->threads : 1;
     if (first_key(p, step.i0) >= step.j0 + step.cols || end_key(p, last) <= step.j0)
         return; /* nobody sees anything: nothing is read */
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int bh = 0; bh < p->B * p->H; bh++) {
-        const Block block = block_of_thread(p);
-        attend_block(p, step, bh / p->H, bh % p->H, &block);
-        merge_block(p, step, bh / p->H, bh % p->H, &block);
+    for (int thread = 0; thread < threads; thread++) {
+        const Block block = block_of_thread(p, thread);
+        for (int bh = thread; bh < p->B * p->H; bh += threads) {
+            attend_block(p, step, bh / p->H, bh % p->H, &block);
+            merge_block(p, step, bh / p->H, bh % p->H, &block);
+        }
     }
 }
 
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static void forward(const Problem *p)
+static void attend(const Problem *p)
 {
     const int64_t Tr = (p->Nq + p->block_q - 1) / p->block_q;
     const int64_t Tc = (p->Nk + p->block_kv - 1) / p->block_kv;
-    const int64_t rows = (int64_t)p->B * p->H * p->Nq;
-    memset(p->O, 0, (size_t)(rows * p->d) * (p->dtype == F32 ? 4 : 2));
-    for (int64_t row = 0; row < rows; row++)
+    const int64_t all_rows = (int64_t)p->B * p->H * p->Nq;
+    memset(p->O, 0, (size_t)(all_rows * p->d) * (p->dtype == F32 ? 4 : 2));
+    for (int64_t row = 0; row < all_rows; row++)
         p->lse[row] = -INFINITY;
     for (int64_t t = 0; t < Tr * Tc; t++) {
         const int i0 = (int)(p->visits[t] / Tc) * p->block_q;
         const int j0 = (int)(p->visits[t] % Tc) * p->block_kv;
-        take_step(
-            p, (Step){i0, smaller(p->block_q, p->Nq - i0), j0, smaller(p->block_kv, p->Nk - j0)});
+        const int rows = p->Nq - i0, cols = p->Nk - j0;
+        take_step(p, (Step){i0, rows < p->block_q ? rows : p->block_q, j0,
+                            cols < p->block_kv ? cols : p->block_kv});
     }
 }
 
@@ -201,6 +214,8 @@ static Tiles tiles(const Problem *p)
 {
     return (Tiles){p->block_q, p->block_kv};
 }
+
+EACH_ISA(sliding_window_v1_online_block, attend, forward)
 
 RUNG(sliding_window, v1_online_block, "one block of queries and keys a step, merged in place",
      F32 | F16 | BF16, forward, NULL, work, tiles, STEPS);

@@ -41,7 +41,7 @@ Rung = collections.namedtuple("Rung", "stage device name path")
 Reading = collections.namedtuple("Reading", "files lines added own predecessor")
 # (files, lines of code) by kind, see kind_of: what the rungs had when they came to the plain
 # problem, and up to 5 % more, but never more than was asked for where less was needed.
-BUDGETS = {"cpu first": (7, 475), "cpu": (7, 540), "cpu backward": (7, 640), "cuda": (5, 600),
+BUDGETS = {"cpu first": (7, 485), "cpu": (7, 540), "cpu backward": (7, 640), "cuda": (5, 600),
            "mma": (5, 690), "mma backward": (6, 940), "hopper": (5, 900),
            "hopper backward": (6, 1190), "methods": (6, 620), "burst_double": (6, 660),
            "ring_minimal": (3, 375)}
