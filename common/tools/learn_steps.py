@@ -43,7 +43,7 @@ FLAGS = ["-std=gnu11", "-Og", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
          "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
          "-Wno-unknown-pragmas"]
 ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-DLEARN_ASAN"]
-HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)"
+HOLE = re.compile(r"^ */\* YOUR CODE: (\d+) lines? (?:is|are) enough \*/\n(.*?)"
                   r"^( */\* END OF YOUR CODE \*/\n)", re.S | re.M)
 SIGNALS = {"SIGSEGV": "it used memory that is not its own",
            "SIGFPE": "it divided a whole number by 0", "SIGABRT": "it called abort()",

@@ -239,7 +239,7 @@ def check_mean_of_v(tap, build):
 
 def check_limits_can_fail(tap):
     """The checks above see a bad step."""
-    good = "a\n    /* YOUR CODE: at most 2 lines */\n%s    /* END OF YOUR CODE */\nb\n"
+    good = "a\n    /* YOUR CODE: 2 lines are enough */\n%s    /* END OF YOUR CODE */\nb\n"
     tap.ok(not hole_limits(good % "    x;\n"), "a good hole")
     tap.ok(hole_limits(good % "    x;\n    x;\n    x;\n"), "a hole that is too long")
     tap.ok(hole_limits("a"), "no hole")
@@ -416,7 +416,8 @@ def check_next(tap, engine):
     tap.ok(following == "04.2b", "after a step of stage 04 the next one is not in stage 01", done)
     tap.ok(f"[>] {following} " in engine.run().stdout, "the map says the same", following)
     steps = learn_steps.read_steps()
-    progress = {"passed": {step.name: "" for step in steps if step.name != "01.1a"}, "last": "06.7a"}
+    progress = {"passed": {step.name: "" for step in steps if step.name != "01.1a"},
+                "last": "06.7a"}
     tap.ok(learn.next_step(steps, progress).name == "01.1a", "behind the last one: those left out")
 
 
@@ -470,12 +471,13 @@ def check_commands(tap, engine, folder):
     bad.write_text(step.stub(), encoding="utf-8")
     for words, status, sentence in (
             (("check", "01.1a", "good.c"), 0, "passed"), (("check", "01.1a", "bad.c"), 1, "WRONG"),
-            (("check", "01.1a", "none.c"), 2, "no file 'none.c'"), (("check", "01.1a"), 2, "takes 2"),
+            (("check", "01.1a", "none.c"), 2, "no file 'none.c'"),
+            (("check", "01.1a"), 2, "takes 2"), (("hint", "01.1a", "3"), 2, "takes 0 or 1"),
             (("check", "99.1", "good.c"), 2, "unknown step '99.1'"), (("99.1",), 2, "unknown step"),
-            (("--fast",), 2, "unknown option '--fast'"), (("hint", "01.1a", "3"), 2, "takes 0 or 1"),
+            (("--fast",), 2, "unknown option '--fast'"),
             (("01.1a", "more"), 2, "'more'"), (("01.1a", "--give-up"), 2, "--give-up belongs"),
-            (("reset", "01.1a", "3"), 2, "takes 0 or 1"), (("doctor",), 0, "Steps can be done here"),
-            (("--help",), 0, "./ladder learn hint")):
+            (("reset", "01.1a", "3"), 2, "takes 0 or 1"),
+            (("doctor",), 0, "Steps can be done here"), (("--help",), 0, "./ladder learn hint")):
         done = engine.run(*words, cwd=folder)
         text = done.stderr if status == 2 else done.stdout
         tap.ok(done.returncode == status and sentence in text and

@@ -50,6 +50,8 @@ Look at the arrow.
 
 </details>
 
+**In short.** It carries the values.
+
 **Next:** step 03.1a (`./ladder learn 03.1a`), then [page 03.2](2_more.md).
 """
 WRONG = [
@@ -76,7 +78,8 @@ WRONG = [
     ("a dead end", ("**Next:** step 03.1a (`./ladder learn 03.1a`), then [page 03.2](2_more.md).",
                     "**Next:** rest."), "leads to no page and no step"),
     ("a step that is not there", ("learn 03.1a", "learn 03.9c"), "there is no docs/learn/03.9c_*"),
-    ("one of several steps", ("step 03.1a", "steps 03.1a and 03.8b"), "there is no docs/learn/03.8b_*"),
+    ("one of several steps", ("step 03.1a", "steps 03.1a and 03.8b"),
+     "there is no docs/learn/03.8b_*"),
     ("a gap", ("| 1 | 2 |", "| 1 | (not yet recorded) |"), "a number is not yet recorded"),
     ("its own history", ("All.", "The first version did."), "speaks of how it was made"),
 ]

@@ -7,6 +7,6 @@
 /* Q [Nq][d], K [Nk][d], S [Nq][Nk]: S = Q K^T / sqrt(d) */
 void scores(const float *Q, const float *K, float *S, int Nq, int Nk, int d)
 {
-    /* YOUR CODE: at most 10 lines */
+    /* YOUR CODE: 10 lines are enough */
     /* END OF YOUR CODE */
 }

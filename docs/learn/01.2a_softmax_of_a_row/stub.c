@@ -8,7 +8,7 @@
 float softmax_row(const float *S, float *P, int n)
 {
     float m = -INFINITY, l = 0.0f;
-    /* YOUR CODE: at most 12 lines */
+    /* YOUR CODE: 12 lines are enough */
     /* END OF YOUR CODE */
     return m + logf(l);
 }

@@ -7,7 +7,7 @@
 int visible(int i, int j, int Nq, int Nk)
 {
     int sees = 0;
-    /* YOUR CODE: at most 3 lines */
+    /* YOUR CODE: 3 lines are enough */
     /* END OF YOUR CODE */
     return sees;
 }

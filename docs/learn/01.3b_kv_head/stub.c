@@ -8,7 +8,7 @@
 long kv_row(int b, int j, int h, int N, int H, int Hkv, int d)
 {
     long row = 0;
-    /* YOUR CODE: at most 4 lines */
+    /* YOUR CODE: 4 lines are enough */
     /* END OF YOUR CODE */
     return row;
 }

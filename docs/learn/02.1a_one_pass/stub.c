@@ -10,7 +10,7 @@ void online(const float *x, int n, float *m, float *l)
 {
     float m_i = -INFINITY, l_i = 0.0f;
     for (int j = 0; j < n; j++) {
-        /* YOUR CODE: at most 10 lines */
+        /* YOUR CODE: 10 lines are enough */
         /* END OF YOUR CODE */
     }
     *m = m_i;

@@ -14,7 +14,7 @@ void online(const float *x, int n, float *m, float *l)
     float m_i = -INFINITY, l_i = 0.0f;
     for (int j = 0; j < n; j++) {
         const float s = x[j];
-        /* YOUR CODE: at most 8 lines */
+        /* YOUR CODE: 8 lines are enough */
         /* END OF YOUR CODE */
     }
     *m = m_i;

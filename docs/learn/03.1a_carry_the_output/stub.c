@@ -20,7 +20,7 @@ void update_rows(float *S, float *m, float *l, float *O, int rows, int cols, int
                 S_r[c] = 0.0f;
             continue;
         }
-        /* YOUR CODE: at most 12 lines */
+        /* YOUR CODE: 12 lines are enough */
         /* END OF YOUR CODE */
     }
 }

@@ -16,7 +16,7 @@ void attend_row(const float *q, const float *K, const float *V, float *O, float 
         float s = 0.0f;
         for (int x = 0; x < d; x++)
             s += scale * q[x] * K[j * d + x];
-        /* YOUR CODE: at most 10 lines */
+        /* YOUR CODE: 10 lines are enough */
         /* END OF YOUR CODE */
     }
     for (int x = 0; x < d && l > 0.0f; x++)

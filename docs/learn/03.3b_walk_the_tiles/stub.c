@@ -10,6 +10,6 @@ void finish_rows(int i, int rows);                 /* divides and stores them */
 /* Nq queries in tiles of Br, Nk keys in tiles of Bc; the last tile of either may be smaller. */
 void walk_tiles(int Nq, int Nk, int Br, int Bc)
 {
-    /* YOUR CODE: at most 12 lines */
+    /* YOUR CODE: 12 lines are enough */
     /* END OF YOUR CODE */
 }

@@ -10,7 +10,7 @@ enum { SKIP, MASKED, FULL };
 int tile_class(int i, int rows, int j, int cols, int Nq, int Nk)
 {
     int answer = MASKED;
-    /* YOUR CODE: at most 8 lines */
+    /* YOUR CODE: 8 lines are enough */
     /* END OF YOUR CODE */
     return answer;
 }

@@ -7,7 +7,7 @@
 int backward_delta_variant(const float *O, const float *dO, float *delta, int N, int d)
 {
     for (int i = 0; i < N; i++) {
-        /* YOUR CODE: at most 6 lines */
+        /* YOUR CODE: 6 lines are enough */
         /* END OF YOUR CODE */
     }
     return 0;

@@ -21,7 +21,7 @@ int backward_dk_variant(const float *Q, const float *K, const float *V, const fl
         dK[e] = 0.0f;
     for (int i = 0; i < N; i++)
         for (int j = 0; j < (causal ? i + 1 : N); j++) {
-            /* YOUR CODE: at most 8 lines */
+            /* YOUR CODE: 8 lines are enough */
             /* END OF YOUR CODE */
         }
     return 0;

@@ -13,6 +13,6 @@ void score_gradient(const float *s, const float *V, const float *dO, float dlse,
         m = s[j] > m ? s[j] : m;
     for (int j = 0; j < n; j++)
         l += expf(s[j] - m);
-    /* YOUR CODE: at most 14 lines */
+    /* YOUR CODE: 14 lines are enough */
     /* END OF YOUR CODE */
 }

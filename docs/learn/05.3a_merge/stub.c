@@ -9,6 +9,6 @@ void merge_row(float *O, float *lse, const float *O_block, float lse_block, int 
 {
     const float max = *lse > lse_block ? *lse : lse_block;
     const float min = *lse > lse_block ? lse_block : *lse;
-    /* YOUR CODE: at most 8 lines */
+    /* YOUR CODE: 8 lines are enough */
     /* END OF YOUR CODE */
 }

@@ -30,7 +30,7 @@ void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O,
     for (int r = 0; r < bq; r++) {
         int first = 0, end = 0;
         const int row = i * bq + r; /* of the sequence */
-        /* YOUR CODE: at most 12 lines */
+        /* YOUR CODE: 12 lines are enough */
         /* END OF YOUR CODE */
         if (first < end)
             see_keys(Q_i + r * d, K_j + first * d, V_j + first * d, end - first, d, O + row * d,

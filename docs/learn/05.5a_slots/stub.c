@@ -7,7 +7,7 @@
 void slot_positions(int t, int w, int *position)
 {
     for (int s = 0; s <= w; s++) {
-        /* YOUR CODE: at most 6 lines */
+        /* YOUR CODE: 6 lines are enough */
         position[s] = -2;
         /* END OF YOUR CODE */
     }

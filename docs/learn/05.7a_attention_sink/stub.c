@@ -11,7 +11,7 @@ void sink_row(const float *s, const float *V, const float *dO, float sink, float
     float m = sink, l, delta = 0.0f;
     for (int x = 0; x < d; x++)
         O[x] = 0.0f;
-    /* YOUR CODE: at most 16 lines */
+    /* YOUR CODE: 16 lines are enough */
     (void)m, (void)l, (void)delta;
     /* END OF YOUR CODE */
 }

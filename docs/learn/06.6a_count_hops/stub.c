@@ -7,6 +7,6 @@
 void count_hops(int G, int n, int left, int right, int *up, int *down)
 {
     *up = *down = G - 1;
-    /* YOUR CODE: at most 8 lines */
+    /* YOUR CODE: 8 lines are enough */
     /* END OF YOUR CODE */
 }
