@@ -90,10 +90,13 @@ def grade_class(options):
     for student in students:
         one = autograder.merged([(suite, found[student]) for suite, found in graded])
         one["submission"] = grade.printable(student)
+        why = [found[student]["similarity_why"] for _, found in graded
+               if "similarity_why" in found[student]]
         alike = [found[student]["similarity"] for _, found in graded
                  if "similarity" in found[student]]
         if alike:
             one["similarity"] = alike[0]
+            one.update(why[:1] and {"similarity_why": why[0]})
         results.append(one)
     return whole_suite(folder, [suite for suite, _ in graded]), results
 
