@@ -396,7 +396,7 @@ def test_of(case, row, refusal, status="refused"):
 
 def score(suite, name, rows, compiled, sandbox):
     """The result of one submission. rows: of its cases; None: it did not compile."""
-    library, said, error, skipped = compiled
+    library, said, error, skipped, _ = compiled
     asked = any("no-blas" in case.flags for case in suite.cases)
     blas = blas_found(library) if library and asked else ""
     tests = []

@@ -96,7 +96,8 @@ def grade_class(options):
                  if "similarity" in found[student]]
         if alike:
             one["similarity"] = alike[0]
-            one.update(why[:1] and {"similarity_why": why[0]})
+        if why:
+            one["similarity_why"] = why[0]
         results.append(one)
     return whole_suite(folder, [suite for suite, _ in graded]), results
 

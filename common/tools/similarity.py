@@ -25,7 +25,7 @@ MOST_TOKENS of a text are read; a program with more than MOST_TEXT of its own is
 Interface:
 - tokens(text), exact_tokens(text): with and without names made equal.
 - fingerprints(text) -> set; runs(words, length) -> set of tuples.
-- repository(root, suffixes) -> {path: fingerprints} of all solutions of the repository.
+- repository(root, suffixes) -> [(path, fingerprints)] of all solutions of the repository.
 - own_text(preprocessed): without what came from headers that are not the submission's.
 - forged_origin(text): the directive by which it could say that its lines came from elsewhere.
 - fields(submissions, root, handout) -> {name: {"repository": {"share", "file"},
@@ -34,10 +34,12 @@ Interface:
 """
 import argparse
 import collections
+import contextlib
 import itertools
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import zlib
 
@@ -51,7 +53,8 @@ for goto if inline int long register restrict return short signed sizeof static 
 typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
 # what may lack its end ends with the line or the text: a search that fails would begin again at the
 # next sign
-TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*|\#[ ]*(?:include|define|undef|if|el|endif|pragma)[^\n]*
+TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*
+    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)[^\n]*
     |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)
@@ -113,12 +116,27 @@ def read(path):
         return file.read(MOST_BYTES).decode(errors="replace")
 
 
+def compiled(path, root):
+    """Fingerprints of a solution of the course as the compiler sees it; none without a compiler."""
+    if path.suffix != ".c" or "course" not in path.parts:
+        return set()
+    folders = [f"-I{root / folder}" for folder in ("docs/course/include", "common",
+                                                   "common/attention")]
+    with contextlib.suppress(OSError):
+        run = subprocess.run(["cc", "-E", *folders, path.name], cwd=path.parent, check=False,
+                             capture_output=True, text=True, errors="replace")
+        return fingerprints(own_text(run.stdout))
+    return set()
+
+
 def repository(root, suffixes=SOURCES):
-    """Fingerprints of everything in the repository that solves an assignment or a part of it."""
+    """Fingerprints of everything in the repository that solves an assignment or a part of it: of the
+    texts, and of what the preprocessor makes of the course's solutions."""
     root = pathlib.Path(root)
     files = {path for pattern in SOLUTIONS for path in root.glob(pattern)
              if path.suffix in suffixes and path.is_file()}
-    return {str(path.relative_to(root)): fingerprints(read(path)) for path in sorted(files)}
+    return [(str(path.relative_to(root)), prints) for path in sorted(files)
+            for prints in (fingerprints(read(path)), compiled(path, root))]
 
 
 def own_text(preprocessed):
@@ -161,7 +179,7 @@ def fields(submissions, root, handout=()):
     own = {name: [fingerprints(text) - given for text in texts]
            for name, texts in submissions.items()}
     cuda = any(name.endswith((".cu", ".cuh")) for name in submissions)
-    public = [*repository(root, SOURCES if cuda else (".c", ".h")).items()]
+    public = repository(root, SOURCES if cuda else (".c", ".h"))
     found = {}
     for name, prints in own.items():
         most = max(map(len, prints), default=0)

@@ -85,7 +85,7 @@ def main():
         public = similarity.repository(ROOT, (".c", ".h"))
         for path in honest:
             own = similarity.fingerprints(similarity.read(path)) - known
-            others = [(name, marks) for name, marks in public.items()
+            others = [(name, marks) for name, marks in public
                       if not name.startswith("tests/course/")]
             found = similarity.share([own], others)
             tap.ok(found[0] <= HONEST, f"honest: {path.name}", str(found))
