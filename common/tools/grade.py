@@ -407,6 +407,7 @@ def score(suite, name, rows, compiled, sandbox):
             refusal = f"it uses {blas}, accepted is code of your own (--require no-blas)"
         tests.append(test_of(case, rows[n] if rows else {}, refusal,
                              "skipped" if skipped else "refused"))
+        tests[-1]["replay"] = "" if case.visibility == "hidden" else suite.replay(case)
     for group in suite.all:
         members = [test for test in tests if test["group"] == group]
         if any(test["status"] != "right" for test in members):
@@ -566,6 +567,9 @@ def parse(arguments):
                         help="gradescope and otter: a file for each submission")
     parser.add_argument("--out", metavar="DIR", type=not_empty,
                         help="write files there, not to the terminal")
+    parser.add_argument("--lock", metavar="FILE", type=not_empty, help="with a number: writes the "
+                        "cases with their seeds, or grades by them where the file is there "
+                        "(DIR/cases.lock)")
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
                         help="submissions at a time (the number of processors)")
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0,

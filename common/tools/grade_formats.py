@@ -54,6 +54,8 @@ def details(test):
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
     if test["visibility"] == "visible" and test["message"] and test.get("flags"):
         lines += [f"flags: {test['flags']}", *tool.lines_of(test.get("inputs", ""))]
+    if test["message"] and test.get("replay"):
+        lines.append(f"alone: {test['replay']}")
     if test["output"]:
         lines += ["your program printed:",
                   *(f"  | {line}" for line in tool.lines_of(test["output"]))]
