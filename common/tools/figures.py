@@ -61,10 +61,10 @@ class Drawing:
         self.parts.append(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" '
                           f'stroke="{colour}" stroke-width="{width:g}"/>')
 
-    def mark(self, x, y, colour, hollow=False):
+    def mark(self, x, y, colour):
         """A point of a diagram."""
         self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="5.5" stroke="{colour}" '
-                          f'stroke-width="2" fill="{"white" if hollow else colour}"/>')
+                          f'stroke-width="2" fill="{colour}"/>')
 
     def curve(self, points, colour=GREY, width=1.5, dash=""):
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
@@ -98,12 +98,13 @@ def ticks(low, high, base):
 
 class Panel:
     """series: [(name or "", points, dash)]; levels: [(y, text)] lines across, without a name.
-    bases: of the axes' logarithms, 0: linear, from zero on. marks: [(x, y, text)]."""
+    bases: of the axes' logarithms, 0: linear, from zero on. spots: [(x, y, text, colour)], those
+    of one x side by side; without a colour the text stands at the point."""
 
-    def __init__(self, title, xlabel, ylabel, series, levels=(), bases=(2, 10), marks=(), most=0):
+    def __init__(self, title, xlabel, ylabel, series, levels=(), bases=(2, 10), spots=(), most=0):
         self.title, self.xlabel, self.ylabel, self.bases = title, xlabel, ylabel, bases
-        self.series, self.levels, self.marks = series, levels, marks
-        points = [p for _, line, *_ in series for p in line]
+        self.series, self.levels, self.spots = series, levels, spots
+        points = [p for _, line, *_ in series for p in line] + [spot[:2] for spot in spots]
         self.low, self.high = [], []
         for axis, base in enumerate(bases):
             values = [p[axis] for p in points] + ([y for y, _ in levels] if axis else [])
@@ -148,18 +149,28 @@ class Panel:
                 pic.line(left, below - 4, left + 26, below - 4, colour, 3)
                 pic.text(left + 34, below, name, 13, "start")
                 below += 19
-        for x, y, text in self.marks:
-            pic.text(*self.place(x, y), text, 13)
+        for x in sorted({spot[0] for spot in self.spots}):
+            here = sorted((self.place(x, spot[1])[1], *spot[2:]) for spot in self.spots
+                          if spot[0] == x)
+            at, last = self.place(x, self.high[1])[0], -math.inf
+            for y, text, colour in here:
+                last = max(y, last + 16)  # names that are too near move down
+                if colour:
+                    pic.line(at, y, at + 10, last, colour, 1)
+                    pic.mark(at, y, colour)
+                pic.text(at + (13 if colour else 0), last + 5, text, 12,
+                         "start" if colour else "middle", colour or "#222222")
 
 
-def chart(title, under, panels, shows):
+def chart(title, under, panels, shows, size=(470, 310)):
     names = max(sum("|" not in name for name, *_ in panel.series) for panel in panels)
-    width = max(780, 560 * len(panels) + 20)
-    pic = Drawing(width, 500 + 19 * names, title, shows)
+    each = size[0] + 90
+    width = max(780, each * len(panels) + 20)
+    pic = Drawing(width, size[1] + 190 + 19 * names, title, shows)
     pic.text(width / 2, 28, title, 18)
     pic.text(width / 2, 50, under, 13, fill=GREY)
     for n, panel in enumerate(panels):
-        panel.draw(pic, width / 2 - 280 * len(panels) + 70 + 560 * n, 110, 470, 310)
+        panel.draw(pic, width / 2 - each * len(panels) / 2 + 70 + each * n, 110, *size)
     return pic.done()
 
 
@@ -257,19 +268,19 @@ def unsafe_exp(rows):
     subtracted. Where rows came out infinite or NaN a mark stands on a line above the axis."""
     rows = latest(recorded.experiment(rows, "score_range"),
                   lambda r: (r["variant"], r["score_max"]))
-    series, marks = [], []
+    series, spots = [], []
     for name in ("v0_three_pass", "v1_online", "unsafe_no_max"):
         points = sorted((r["score_max"], r["error"], r["nonfinite"]) for r in rows
                         if r["variant"] == name)
         if len(points) < 3:
             return None
         series.append((name, [(x, max(e, 1e-9)) for x, e, _ in points if e is not None], ""))
-        marks += [(x, 1e2, "x") for x, _, bad in points if bad]
+        spots += [(x, 1e2, "x", "") for x, _, bad in points if bad]
     return chart("exp without the maximum works, until it does not",
                  f"{rows[0]['rows']} rows of {rows[0]['cols']} f32 scores; float32 exp overflows "
                  "above a score of 88.72",
                  [Panel("", "largest score in magnitude", "worst relative error of P", series,
-                        [(1e2, "NaN or inf")], (10, 10), marks, 1e3)],
+                        [(1e2, "NaN or inf")], (10, 10), spots, 1e3)],
                  "How wrong softmax is when the row's maximum is not subtracted first.")
 
 
@@ -618,7 +629,7 @@ def speed_text(rows):
                                                                 else ()))
 
 
-# --- speed against operations for each byte -------------------------------------------------------
+# --- rooflines ------------------------------------------------------------------------------------
 
 HBM, PEAK_F32, PEAK_BF16 = 4.8, 67.0, 990.0  # TB/s and TFLOP/s: the H200's data sheet
 MMA_SYNC = 132 * 2 * 1024 * 1.83e9 / 1e12    # 1024 multiply-adds a clock and multiprocessor
@@ -647,52 +658,24 @@ def roofline_rows():
 
 
 def draw_roofline():
-    pic = Drawing(980, 600, "Roofline of the attention kernels on an H200",
-                  "Speed against operations for each byte that the tiles move, with the limits of "
-                  "memory, of the float32 units and of the tensor cores.")
-    pic.text(490, 32, "Roofline, one H200, N = 4096, d = 64, no mask", 19)
-    pic.text(490, 56, "x: operations for each byte moved between a multiprocessor and L2 or HBM "
-             "(tile model);  y: measured", 13, fill=GREY)
-    left, top, width, height, low_x, low_y = 90, 90, 850, 430, 0.5, -0.6
+    """Stage 03's speed against operations for each byte that the tiles of a variant move, which the
+    traffic rows tell. Rows that are not recorded yet are points that are not there."""
+    roofs = [(name, [(peak / HBM, peak), (3100, peak)], dash) for peak, name, dash in (
+        (PEAK_BF16, "tensor cores, data sheet: 990", "1 0"),
+        (MMA_SYNC, f"at 1024 FMA a clock and SM: {MMA_SYNC:.0f}", "6 4"),
+        (PEAK_F32, "float32 units: 67", "2 3"))]
+    roofs.append(("HBM 4.8 TB/s", [(3.3, 3.3 * HBM), (PEAK_BF16 / HBM, PEAK_BF16)], "1 0"))
+    spots = [(x, recorded.gflops(row) / 1e3,
+              "materialised" if row["stage"] == "naive" else row["variant"],
+              BLUE if row["dtype"] == "f32" else RED) for row, x in roofline_rows()]
+    return chart("Roofline, one H200, N = 4096, d = 64, no mask",
+                 "operations for each byte moved between a multiprocessor and L2 or HBM (tile "
+                 "model); blue: float32, red: bfloat16",
+                 [Panel("", "FLOP / byte", "TFLOP/s, measured", roofs, bases=(10, 10),
+                        spots=spots)],
+                 "Speed against operations for each byte that the tiles move, with the limits of "
+                 "memory, of the float32 units and of the tensor cores.", (720, 420))
 
-    def place(x, y):
-        return (left + (math.log10(x) - low_x) * width / 3.0,
-                top + height - (math.log10(y) - low_y) * height / 3.8)
-
-    for power in range(1, 4):
-        x, _ = place(10 ** power, 1)
-        pic.line(x, top, x, top + height, "#DDDDDD", 1)
-        pic.text(x, top + height + 22, str(10 ** power), 13)
-    for power in range(0, 4):
-        _, y = place(10, 10 ** power)
-        pic.line(left, y, left + width, y, "#DDDDDD", 1)
-        pic.text(left - 10, y + 5, str(10 ** power), 13, "end")
-    pic.box(left, top, width, height, radius=0)
-    pic.text(left + width / 2, top + height + 50, "FLOP / byte", 15)
-    pic.text(left - 10, top - 10, "TFLOP/s", 15)
-    for peak, name, dash in ((PEAK_BF16, "tensor cores, data sheet: 990", ""),
-                             (MMA_SYNC, f"at 1024 FMA a clock and SM: {MMA_SYNC:.0f}", "6 4"),
-                             (PEAK_F32, "float32 units: 67", "")):
-        pic.curve([place(peak / HBM, peak), place(3100, peak)], GREY, 2, dash)
-        x, y = place(3000, peak)
-        pic.text(x, y - 7, name, 13, "end", GREY)
-    pic.curve([place(3.3, 3.3 * HBM), place(PEAK_BF16 / HBM, PEAK_BF16)], GREY, 2)
-    x, y = place(5.2, 5.2 * HBM)
-    pic.text(x - 4, y - 16, "HBM 4.8 TB/s", 13, "middle", GREY)
-    for row, flop_per_byte in roofline_rows():
-        f32 = row["dtype"] == "f32"
-        x, y = place(flop_per_byte, recorded.gflops(row) / 1e3)
-        pic.mark(x, y, BLUE if f32 else RED, row["stage"] == "naive")
-        name = "materialised" if row["stage"] == "naive" else row["variant"]
-        left_side = row["stage"] == "naive" or row["variant"] == "v3_mma"
-        pic.text(x + (-11 if left_side else 11), y + 5, name, 13, "end" if left_side else "start",
-                 BLUE if f32 else RED)
-    pic.text(left + 14, top + height - 36, "float32", 14, "start", BLUE)
-    pic.text(left + 14, top + height - 16, "bfloat16", 14, "start", RED)
-    return pic.done()
-
-
-# --- tensor cores and exponentials ---------------------------------------------------------------
 
 def hopper_rows(name, first):
     """Rungs from v`first` on, and the library where it is alone, at d = 256."""
@@ -709,64 +692,24 @@ def matmul_rate():
     return float(re.search(r"matmul 8192\^3 bf16 (\d+)", text)[1])
 
 
-def spread(ys, gap):
-    """The same heights, sorted, moved so that neighbours are `gap` apart."""
-    ys = sorted(ys)
-    for _ in range(200):
-        for n in range(len(ys) - 1):
-            missing = gap - (ys[n + 1] - ys[n])
-            if missing > 0:
-                ys[n], ys[n + 1] = ys[n] - missing / 2, ys[n + 1] + missing / 2
-    return ys
-
-
 def draw_ceilings(way, rows, products):
-    """products: of a score, 2 d operations each."""
-    pic = Drawing(980, 600, "Two ceilings: tensor cores and exponentials",
-                  "Speed of Hopper's rungs against operations for each exponential. Where d is "
-                  "small the exponentials are the limit, then the products.")
-    pic.text(490, 32, f"Two ceilings of an H200, {way}, N = 16384, bfloat16, no mask", 19)
-    pic.text(490, 56, f"a score costs {2 * products} d operations of the tensor cores and one "
-             "exponential of the special-function units", 13, fill=GREY)
-    left, top, width, height, least, most = 80, 84, 860, 440, 300, 1050
-
-    def place(d, y):
-        return left + d * width / 290, top + height - (y - least) * height / (most - least)
-
-    def exponentials(d):
-        return 2 * products * d * EXP
-
-    for d in (32, 64, 128, 256):
-        x, _ = place(d, least)
-        pic.line(x, top, x, top + height, "#DDDDDD", 1)
-        pic.text(x, top + height + 22, f"{2 * products * d}  (d = {d})", 13)
-    for y in range(300, 1001, 100):
-        pic.line(left, place(0, y)[1], left + width, place(0, y)[1], "#DDDDDD", 1)
-        pic.text(left - 10, place(0, y)[1] + 5, str(y), 13, "end")
-    pic.box(left, top, width, height, radius=0)
-    pic.text(left + width / 2, top + height + 52, "FLOP / exponential", 15)
-    pic.text(left - 10, top - 10, "TFLOP/s", 15)
-    ridge = PEAK_BF16 / exponentials(1)
-    corner = place(ridge, PEAK_BF16)
-    pic.curve([place(least / exponentials(1), least), corner, place(290, PEAK_BF16)], GREY, 2.5)
-    pic.text(*(place(286, PEAK_BF16 + 10)), "tensor cores, data sheet: 990", 13, "end", GREY)
-    pic.text(corner[0], corner[1] - 10, "left of here: 16 exponentials a clock", 13, "start", GREY)
-    both = [(d, 1 / (1 / PEAK_BF16 + 1 / exponentials(d))) for d in range(10, 291)]
-    both = [point for point in both if point[1] > least]
-    pic.curve([place(d, y) for d, y in both], GREY, 2, "2 4")
-    x, y = place(262, both[-29][1])
-    pic.text(x, y + 22, "one after the other", 13, "middle", GREY)
-    pic.curve([place(ridge, matmul_rate()), place(290, matmul_rate())], GREY, 2, "8 4")
-    x, y = place(ridge, matmul_rate())
-    pic.text(x + 6, y - 7, f"a matrix product: {matmul_rate():.0f}", 13, "start", GREY)
-    for d in sorted({row["d"] for row in rows}):
-        here = sorted((r for r in rows if r["d"] == d), key=recorded.gflops, reverse=True)
-        points = [place(d, recorded.gflops(row) / 1e3) for row in here]
-        for row, (x, y), label in zip(here, points, spread([y for _, y in points], 18)):
-            pic.line(x, y, x + 22, label, RED, 1)
-            pic.mark(x, y, RED)
-            pic.text(x + 26, label + 5, row["variant"], 13, "start", RED)
-    return pic.done()
+    """Hopper's rungs against operations for each exponential. products: of a score, 2 d operations
+    each."""
+    x = [2 * products * d for d in range(16, 291, 2)]
+    both = [(n, 1 / (1 / PEAK_BF16 + 1 / (n * EXP))) for n in x]
+    ridge, peak = PEAK_BF16 / EXP, matmul_rate()
+    roofs = [("tensor cores, data sheet: 990; left of the corner 16 exponentials a clock",
+              [(n, min(n * EXP, PEAK_BF16)) for n in x], "1 0"),
+             ("one after the other", both, "2 4"),
+             (f"a matrix product: {peak:.0f}", [(ridge, peak), (x[-1], peak)], "8 4")]
+    spots = [(2 * products * row["d"], recorded.gflops(row) / 1e3, row["variant"], RED)
+             for row in sorted(rows, key=recorded.gflops)]
+    return chart(f"Two ceilings of an H200, {way}, N = 16384, bfloat16, no mask",
+                 f"a score costs {2 * products} d operations of the tensor cores and one "
+                 "exponential of the special-function units",
+                 [Panel("", "FLOP / exponential", "TFLOP/s", roofs, bases=(2, 0), spots=spots)],
+                 "Speed of Hopper's rungs against operations for each exponential. Where d is "
+                 "small the exponentials are the limit, then the products.", (720, 420))
 
 
 def draw_two_ceilings():

@@ -7,8 +7,8 @@
 Each .patch in this folder is one mistake, as a few changed lines of a real variant. Lines above
 the diff say what it is:
 
-    file: 01_naive/cpu/v0_loops.c       the variant's source
-    header: 01_naive/cpu/some.h         when not the source is changed but a header of its folder
+    file: 01_naive/cpu/v0_loops.c       the source that is compiled, when the diff changes a header
+                                        (else it is the file that the diff names)
     rung: naive v0_loops                the rung that it registers: RUNG(naive, v0_loops, ...)
     function: sliding_window_v3_streaming    or what it exports; <function>_backward too
     seed: 8                             its number in docs/lab/burst_pseudo_code.md (optional)
@@ -213,7 +213,7 @@ def self_test(tap):
     tap.ok(apply_hunks("a\nb\na\n", [(["b", "a"], ["c", "a"])]) == "a\nc\na\n", "and applies")
     with tempfile.NamedTemporaryFile("w", suffix=".patch") as header:
         header.write("file: 01_naive/naive.h\nvariant: x\nwhat: y\ncaught-by: O\ncase: -N 1\n"
-                     "@@ -1,1 +1,0 @@\n-z\n")
+                     "+++ b/01_naive/naive.h\n@@ -1,1 +1,0 @@\n-z\n")
         header.flush()
         try:
             read_patch(header.name)

@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "common", "tools"))
 from source_hashes import LIBRARY
 
-KEYS = ("file", "header", "function", "rung", "variant", "program", "seed", "what", "caught-by",
+KEYS = ("file", "function", "rung", "variant", "program", "seed", "what", "caught-by",
         "case", "passes", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "streams", "deadlock", "access")
@@ -47,6 +47,9 @@ def read_patch(path):
                     new.append(line[1:])
             elif line.startswith("@@"):
                 hunks.append(([], []))
+            elif not hunks and line.startswith("+++ b/"):
+                path = line[len("+++ b/"):]
+                fields["file" if path.endswith((".c", ".cu")) else "header"] = path
             elif not hunks and colon and key in KEYS:
                 if key in ("case", "passes"):
                     fields[key].append(value.strip())
@@ -56,7 +59,7 @@ def read_patch(path):
     if wanted or not hunks or bool(fields["case"]) == ("program" in fields):
         raise Failure(f"the header lacks {sorted(wanted) or 'a case, a program or a hunk'}")
     if not fields["file"].endswith((".c", ".cu")):  # neither device would run it
-        raise Failure(f"{fields['file']} is compiled by nobody: a header belongs behind header:")
+        raise Failure(f"{fields['file']} is compiled by nobody: file: names who includes it")
     fields["caught-by"] = set(fields["caught-by"].split())
     if "program" not in fields and not fields["caught-by"] <= set(CHECKS):
         raise Failure(f"caught-by knows {' '.join(CHECKS)}")

@@ -11,7 +11,7 @@
  *     position      8   9  10  11  12   5   6   7       segments: 0 .. 4 from 8, 5 .. 7 from 5
  *
  * Interface, in the namespace plan:
- * - seen_run: the run, for a stride of any sign; VisibleRun, visible_run: the same as two ends;
+ * - seen_run: the run, for a stride of any sign;
  *   bits_of_run: as a word of 32 keys.
  * - first_key_from, last_key_to: its two ends where positions rise.
  * - limit_of_rule, clamp_to_int, divide_up.
@@ -104,18 +104,6 @@ static __device__ __forceinline__ int2 seen_run(const AttnRule &rule, const Attn
         from = 0;
     return make_int2(first + clamp_to_int(from, 0, length),
                      first + clamp_to_int(stride ? to : length - 1, -1, length - 1));
-}
-
-/* The same as local indexes begin .. end - 1; none: begin = end. */
-struct VisibleRun {
-    int begin, end;
-};
-
-static __device__ __forceinline__ VisibleRun visible_run(const AttnRule &rule,
-                                                         const AttnSegment &keys, AttnPosition q)
-{
-    const int2 run = seen_run(rule, keys, q);
-    return {run.x, max(run.x, run.y + 1)};
 }
 
 } // namespace plan
