@@ -253,8 +253,7 @@ static int make_copies(Jail *j)
 static int make_command(const Jail *j, char *command[], size_t room)
 {
     static char includes[WORDS][32];
-    static const char *const fixed[] = {"cc", "-std=gnu11", "-shared", "-fPIC",
-                                         "-save-temps=cwd"};
+    static const char *const fixed[] = {"cc", "-std=gnu11", "-shared", "-fPIC", "-save-temps=cwd"};
     static const char *const last[] = {"-lm", "-o", "../submission.so"};
     size_t n = 0;
     if (sizeof fixed / sizeof *fixed + sizeof last / sizeof *last + (size_t)j->flag_count +

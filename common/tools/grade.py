@@ -20,7 +20,7 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --peer   the program that measures cases with of=cublas (peer_speed.py)
 
 Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
-json and csv. Where it is null, `similarity_why` has the reason: never a number for what was not read.
+json and csv. Where it is null, `similarity_why` has the reason: what was not read has no number.
 
 A submission that this machine could not compile or run (a full disk, no memory, a judge that was
 killed) has status skipped with the reason, and the others are graded all the same.

@@ -7,9 +7,9 @@
 A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. Each is graded by the
 public suites, by the hidden ones as the key draws them, and by the suite of the change that the key
 decides on. All seeds come from the key, those of the public suites too: a table of outputs that was
-made from the handout fits no case. With --out DIR the cases are written to DIR/cases.lock with their
-seeds and the revision; grading again reads them, and each lost case says which command runs it.
-What is not there has no points. A name that is no folder is left out, and said to be.
+made from the handout fits no case. With --out DIR the cases are written to DIR/cases.lock with
+their seeds and the revision; grading again reads them, and each lost case says which command runs
+it. What is not there has no points. A name that is no folder is left out, and said to be.
 The field `similarity` is that of mine.c.
 
 Exit: as grade.py.

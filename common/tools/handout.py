@@ -18,8 +18,8 @@ N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at al
 The key, the teacher's file of random bytes, chooses the change and draws its numbers and the hidden
 cases; nobody can guess them without it. ZIP is Gradescope's autograder: the judge, setup.sh,
 run_autograder, the public suites, and all suites as the key draws them: until the due date only
-what students can see is run and counted, a regrade afterwards runs the rest. It holds answers' sizes
-and seeds, so it stays with the teacher. No solution is in either: the judge's programs link
+what students can see is run and counted, a regrade afterwards runs the rest. It holds answers'
+sizes and seeds, so it stays with the teacher. No solution is in either: the judge's programs link
 none, and tests/course/test_handout.py compares the texts.
 
 Interface:
@@ -53,9 +53,9 @@ PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
 MAKEFILE = """# SPDX-License-Identifier: MIT
-# make: compile with all warnings. make grade: the public suites, or the one case of a command that a
-# report shows (SUITE, CASE); SANDBOX=off where the judge says that it has no sandbox here. make docker: the same in a container, for macOS, and for Windows in
-# WSL; make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
+# make: compile with all warnings. make grade: the public suites, or the one case of a command that
+# a report shows (SUITE, CASE); SANDBOX=off where the judge says that it has no sandbox here.
+# make docker: the same in a container, for macOS, and for Windows in WSL; make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
 SANDBOX = strict
 DO = grade
 CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude

@@ -118,7 +118,7 @@ def read(path):
 
 def compiled(path, root):
     """Fingerprints of a solution of the course as the compiler sees it; none without a compiler."""
-    if path.suffix != ".c" or "course" not in path.parts:
+    if path.suffix != ".c" or "course" not in path.relative_to(root).parts:
         return set()
     folders = [f"-I{root / folder}" for folder in ("docs/course/include", "common",
                                                    "common/attention")]
@@ -130,8 +130,8 @@ def compiled(path, root):
 
 
 def repository(root, suffixes=SOURCES):
-    """Fingerprints of everything in the repository that solves an assignment or a part of it: of the
-    texts, and of what the preprocessor makes of the course's solutions."""
+    """Fingerprints of everything in the repository that solves an assignment or a part of it: of
+    the texts, and of what the preprocessor makes of the course's solutions."""
     root = pathlib.Path(root)
     files = {path for pattern in SOLUTIONS for path in root.glob(pattern)
              if path.suffix in suffixes and path.is_file()}

@@ -36,7 +36,7 @@ dictionary; only a random key stops it.
 Interface:
 - read(path, key=None, final=False) -> Suite; SuiteError is one sentence with file and line.
   final: every seed comes from the key, also where the suite names one that students know.
-- parse(text, name, key=None, final=False): the same from text. Suite.text(): the suite as it was drawn.
+- parse(text, name, key=None, final=False): the same from text. Suite.text(): as it was drawn.
   Suite.replay(case): the command that runs it.
 - key_bytes(path): the key that a key file stands for, 32 bytes.
 - draw(line, key, suite="", case=""): one line without choices.

@@ -506,7 +506,8 @@ def check_similarity(tap):
            "two alike in a class")
     tap.ok(found["c.c"]["class"]["share"] < 0.3, "two that are not", json.dumps(found["c.c"]))
     tap.ok("0 fingerprints" in found["d.c"] and "cannot be read" in found["e.c"],
-           "what everybody was given counts for nobody; no number for what was not read", str(found))
+           "what everybody was given counts for nobody; what was not read has no number",
+           str(found))
     with tempfile.TemporaryDirectory() as folder:
         results = []
         for name, text in (("a.c", renamed), ("b.c", other)):
@@ -556,8 +557,8 @@ def check_hostile(tap, results, paths):
         result["similarity_why"] = "late"
     rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
         results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
-    tap.ok(rows[1][5:10] == ["", "", "", "", "late"], "which csv shows as empty cells with the reason",
-           str(rows))
+    tap.ok(rows[1][5:10] == ["", "", "", "", "late"],
+           "which csv shows as empty cells with the reason", str(rows))
 
 
 def check_python(tap):

@@ -28,7 +28,7 @@ DISGUISED = "\n".join(line if line.lstrip().startswith("#") else
                       re.sub(rf"\b({'|'.join(WORDS)})\b", r"K\1", line)
                       for line in COPY.split("\n"))
 DEAD = "".join(f"static int unused_{n}(int a, int b) {{ return a * {n} + b % {n + 3}; }}\n"
-               for n in range(900))
+               for n in range(200))
 # name, text; each is the copy
 COPIES = [
     ("as it is", COPY),
@@ -43,13 +43,15 @@ COPIES = [
 REFUSED = [
     ("4 MB of declarations before it", "extern int nothing;\n" * 200000 + COPY,
      "KiB, accepted are"),
-    ("a bomb of macros", "#define A x x x x x x x x x x x x x x x x\n#define x B B B B B B B B B B\n"
+    ("a bomb of macros",
+     "#define A x x x x x x x x x x x x x x x x\n#define x B B B B B B B B B B\n"
      "#define B C C C C C C C C C C\n#define C D D D D D D D D D D\n#define D E E E E E E E E E E\n"
      "#define E F F F F F F F F F F\n#define F ;;;;;;;;;;;;;;;;\nA A\n",
      "ile size limit|did not finish"),
     ("lines that say they are a header's", f'#line 1 "/usr/include/stdio.h"\n{COPY}',
      "line directives"),
-    ("the same, in disguise", f'%:/**/\\\nline 1 "/usr/include/stdio.h"\n{COPY}', "line directives"),
+    ("the same, in disguise", f'%:/**/\\\nline 1 "/usr/include/stdio.h"\n{COPY}',
+     "line directives"),
 ]
 HONEST = 0.4
 
