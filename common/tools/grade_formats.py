@@ -173,8 +173,9 @@ def most_lost(result):
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
+    compared = any("similarity" in result for result in results)
     alike = ["similarity_public", "similarity_public_file", "similarity_class",
-             "similarity_class_with", "similarity_why"] if any("similarity" in result for result in results) else []
+             "similarity_class_with", "similarity_why"] if compared else []
     rows.writerow(["submission", "score", "max_score", "status", "reason", *alike,
                    *(cell(case.name) for case in suite.cases)])
     for result in results:

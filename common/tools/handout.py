@@ -55,7 +55,8 @@ INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 MAKEFILE = """# SPDX-License-Identifier: MIT
 # make: compile with all warnings. make grade: the public suites, or the one case of a command that
 # a report shows (SUITE, CASE); SANDBOX=off where the judge says that it has no sandbox here.
-# make docker: the same in a container, for macOS, and for Windows in WSL; make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
+# make docker: the same in a container, for macOS, and for Windows in WSL;
+# make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
 SANDBOX = strict
 DO = grade
 CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude
