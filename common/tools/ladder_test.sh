@@ -177,7 +177,6 @@ start_test() {
     link_with_gold
     test_start=$(date +%s)
     install test
-    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
 }
 
 end_test() {
@@ -197,12 +196,14 @@ test_simt() {
 }
 
 simt_targets() {
-    printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03 simt_own.p/rows_attention.cu.o
+    printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03 simt_04 simt_05 \
+        simt_own.p/rows_attention.cu.o
     printf tests/simt/simt_faults
 }
 
 ladder_test() {
     start_test
+    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
     test_build
     test_simt
     test_sanitizers

@@ -64,9 +64,9 @@ def toctree(entries, options=""):
 
 
 def steps_of(lesson):
-    """The pages of the steps that a lesson names stand under it: 'steps 01.3 and 01.4'."""
+    """The pages of the steps that a lesson names stand under it: 'steps 01.1a and 01.1b'."""
     last = (ROOT / f"{lesson}.md").read_text().rpartition("**Next:**")[2]
-    named = re.findall(r"\b(0\d\.\d+)\b", re.sub(r"\[.*?\]|`.*?`", "", last))
+    named = re.findall(r"\b(0\d\.\d[a-z])\b", re.sub(r"\[.*?\]|`.*?`", "", last))
     return [p for n in dict.fromkeys(named) for p in pages(f"docs/learn/{n}_*/task")]
 
 
@@ -103,9 +103,9 @@ def add_contents(app, docname, text):
 
 
 def read_again(app, env, added, changed, removed):
-    """A page more or less, or a step page's first line, changes the list beside every page."""
-    steps = any(page.startswith("docs/steps/") for page in changed)
-    return list(env.all_docs) if env.all_docs and (added or removed or steps) else []
+    """A page more or less, or another title, changes the list beside every page."""
+    titles = any(page.startswith("docs/steps/") or page.endswith("README") for page in changed)
+    return list(env.all_docs) if env.all_docs and (added or removed or titles) else []
 
 
 # --- links to sources ----------------------------------------------------------------------------

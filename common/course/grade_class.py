@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""grade_class.py: ./ladder grade N: a class by all suites of assignment N, one result a student.
+
+    ./ladder grade N FOLDER... --key FILE [the other flags of grade.py]
+
+A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. Each is graded by the
+public suites, by the hidden ones as the key draws them, and by the suite of the change that the key
+decides on. All seeds come from the key, those of the public suites too: a table of outputs that was
+made from the handout fits no case. With --out DIR the cases are written to DIR/cases.lock with
+their seeds and the revision; grading again reads them, and each lost case says which command runs
+it. What is not there has no points. A name that is no folder is left out, and said to be.
+The field `similarity` is that of mine.c.
+
+Exit: as grade.py.
+
+Interface:
+- suites_of(folder, key): [(Suite, "mine.c" or "mine_twist.c")]. grade_class(options).
+"""
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+import autograder
+import grade
+import grade_formats
+import handout
+import suite as suites
+import tool
+
+
+def locked(folder, key, lock):
+    """{name: text} of all suites: those of the file, or as the key draws them, written to it."""
+    mine = {"assignment": folder.name, "revision": handout.revision(),
+            "key": hashlib.sha256(b"lock\0" + key).hexdigest()}
+    if lock and lock.is_file():
+        try:
+            found = json.loads(lock.read_text(encoding="utf-8"))
+            texts = {str(name): str(text) for name, text in found["suites"].items()}
+            theirs = {name: found[name] for name in mine}
+        except (OSError, *tool.MALFORMED):
+            raise grade.UsageError(f"--lock {lock}: found no cases in it, accepted is what a "
+                                   "grading run wrote") from None
+        for name in ("assignment", "key"):
+            if theirs[name] != mine[name]:
+                raise grade.UsageError(f"--lock {lock}: found another {name}, accepted is the "
+                                       "cases.lock of this one")
+        if theirs["revision"] != mine["revision"]:
+            print(f"grade: note: {lock} was written by revision {theirs['revision']}, this is "
+                  f"{mine['revision']}", file=sys.stderr)
+        return texts
+    texts = handout.final_suites(folder, key)
+    if lock:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.write_text(json.dumps({**mine, "suites": texts}, indent=1) + "\n", encoding="utf-8")
+    return texts
+
+
+def write_suites(folder, key, place, lock=None):
+    """All suites as files."""
+    for name, text in locked(folder, key, lock).items():
+        (place / pathlib.Path(name).name).write_text(text, encoding="utf-8")
+    return autograder.suites_of(place)
+
+
+def whole_suite(folder, parts):
+    """All suites as one, with the names of autograder.merged: what a format's header shows."""
+    whole = suites.Suite(path=folder.name)
+    for part in parts:
+        whole.cases += [suites.Case(line=0, flags=[], points=case.points,
+                                    name=f"{pathlib.Path(part.path).stem}: {case.name}")
+                        for case in part.cases]
+    return whole
+
+
+def grade_suite(path, students, options):
+    """(suite, {student: result}): one run for all who have the file."""
+    files = {student: autograder.submission_for(path, student) for student in students}
+    there = [student for student in students if not grade.missing(files[student])]
+    suite, results = suites.read(path), {}
+    if there:
+        options.suite, options.submissions = str(path), [str(files[one]) for one in there]
+        suite, found = grade.grade(options)
+        results = dict(zip(there, found))
+    return suite, {student: results.get(student) or autograder.absent(suite, files[student])
+                   for student in students}
+
+
+def grade_class(options):
+    """(suite, results) as grade.grade; options.suite is the number of the assignment."""
+    try:
+        folder = handout.assignment(options.suite)
+    except handout.HandoutError as why:
+        raise grade.UsageError(why) from None
+    if next(folder.glob("stub.cu"), None):
+        raise grade.UsageError(f"found assignment {options.suite}, accepted are those in C: a "
+                               "CUDA kernel is built and graded where a GPU is (make grade)")
+    if not options.key:
+        raise grade.UsageError("found no --key FILE, accepted is the key of the handout, which "
+                               "draws the hidden cases")
+    names = grade.without_archive(options.submissions)
+    students = [name for name in names if pathlib.Path(name).is_dir()]
+    for name in (name for name in names if name not in students):
+        print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
+    if not students:
+        raise grade.UsageError("found no folder, accepted is one for each student")
+    one = pathlib.Path(students[0])
+    if len(students) == 1 and not (one / autograder.MINE).exists() and \
+            next(one.glob(f"*/{autograder.MINE}"), None):
+        shown = grade.printable(students[0]).rstrip("/")
+        raise grade.UsageError(f"{shown}: found folders with {autograder.MINE} in it, accepted is "
+                               f"a folder for each student: {shown}/*")
+    with tempfile.TemporaryDirectory(prefix="class") as place:
+        paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place),
+                             options.lock or (options.out and options.out / "cases.lock"))
+        options.key = None
+        graded = [grade_suite(path, students, options) for path in paths]
+    results = []
+    for student in students:
+        one = autograder.merged([(suite, found[student]) for suite, found in graded])
+        one["submission"] = grade.printable(student)
+        why = [found[student]["similarity_why"] for _, found in graded
+               if "similarity_why" in found[student]]
+        alike = [found[student]["similarity"] for _, found in graded
+                 if "similarity" in found[student]]
+        if alike:
+            one["similarity"] = alike[0]
+        if why:
+            one["similarity_why"] = why[0]
+        results.append(one)
+    return whole_suite(folder, [suite for suite, _ in graded]), results
+
+
+def main(arguments):
+    return grade.run(arguments, grade_class)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever LANG says
+    tool.end(lambda: main(sys.argv[1:]))
