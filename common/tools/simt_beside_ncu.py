@@ -7,9 +7,9 @@ usage: simt_beside_ncu.py COUNTS.txt NCU.csv KERNEL [NAME_IN_COUNTS]
 COUNTS.txt: what `./ladder simt 03 RUNG count --lines FLAGS` prints. NCU.csv: the same rung and
 flags under  ncu --csv --page raw --print-units base --metrics METRICS --log-file NCU.csv
 build/.../flash_forward --device cuda --variant RUNG --no-check --quiet FLAGS,  with the metrics of
-METRICS below. KERNEL: the kernel's name as far as `<`; NAME_IN_COUNTS: where the launch has another.
+METRICS below. KERNEL: the kernel's name as far as `<`; NAME_IN_COUNTS: if another.
 
-Interface: only used by people and tests/simt.
+Interface: only used by people.
 """
 import csv
 import pathlib
