@@ -309,8 +309,8 @@ def check(suite, key, where):
                          "least one")
     for word, group in [*(("all", group) for group in suite.all), ("subject", suite.subject)]:
         if group and group not in {case.group for case in suite.cases}:
-            raise SuiteError(f"{suite.path}:{where}: {word}: found the group '{group}', accepted are "
-                             "groups of the cases")
+            raise SuiteError(f"{suite.path}:{where}: {word}: found the group '{group}', accepted "
+                             "are groups of the cases")
     if suite.max_score <= 0:
         raise SuiteError(f"{suite.path}:{where}: found 0 points in all cases together, accepted "
                          "are more")
