@@ -5,9 +5,9 @@
  * - "attn": AttnStatus f(const AttnArgs *), what every stage has.
  * - The small contracts: their prototypes are those of the course's headers, so a header that
  *   changes and a call that does not cannot both compile.
- * - One rank of a ring method: RingPart for the submission, and its messages. A message goes through
- *   an array that the judge sees, too: the judge copies it, counts it, and hands it to the other
- *   rank's process when that one asks. No rank can see another's memory.
+ * - One rank of a ring method: RingPart for the submission, and its messages. A message goes
+ *   through an array that the judge sees, too: the judge copies it, counts it, and hands it to the
+ *   other rank's process when that one asks. No rank can see another's memory.
  *
  * Interface: runner_contract (runner.h).
  */

@@ -50,6 +50,16 @@ const Problem *watch_problem = &problem;
 const FastMemory *watch_fast;
 int watch_query, watch_rows = 64, watch_keys = 64;
 
+void watch_clear(void)
+{
+    used = 0;
+}
+
+int watch_length(void)
+{
+    return (int)used;
+}
+
 void watch_tile(int64_t i, int64_t rows, int64_t j, int64_t cols)
 {
     memcpy(tile, (int64_t[]){i, rows, j, cols}, sizeof tile);

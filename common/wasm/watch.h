@@ -11,6 +11,7 @@
  * Interface:
  * - watch_values: one line of the log: `rows` x `cols` numbers. op: '<' into fast memory, '>' out
  *   of it, '=' computed, '*' a factor of a product, other letters: see the macros.
+ * - watch_clear, watch_length: of the log.
  * - watch_tile: from now on this tile is at work. watch_fast: its fast memory.
  */
 #ifndef WATCH_H
@@ -35,6 +36,8 @@ extern const FastMemory *watch_fast;
 extern const Problem *watch_problem;
 extern int watch_query;            /* of the last query_row */
 extern int watch_rows, watch_keys; /* in the place of stage 04's TILE_ROWS and TILE_KEYS */
+void watch_clear(void);
+int watch_length(void);
 void watch_tile(int64_t i, int64_t rows, int64_t j, int64_t cols);
 void watch_values(int op, WatchAt at, const float *slow, const float *values, int64_t rows,
                   int64_t cols, int64_t ld);

@@ -5,7 +5,7 @@ GitHub does not (order, pages of sources, maths, figures in the dark) is added h
 Interface (Sphinx calls these; environment LADDER_STEPS: the folder with steps.js and steps.css):
 - add_contents: the order of pages.           - link_sources, source_pages: C files as pages.
 - mathml: TeX, which browsers then draw without any script.      - short_titles: in the sidebar.
-- add_steps: the scripts of a step page.      - finish: index.html; the search's order.
+- add_steps: the scripts of a step page.      - finish: index.html.
 """
 import html
 import os
@@ -37,6 +37,7 @@ html_copy_source = html_show_sourcelink = html_show_search_summary = False
 html_static_path = [str(STEPS)]
 html_css_files = ["steps.css"]
 html_math_renderer = "mathml"
+html_search_scorer = str(ROOT / "docs/site/scorer.js")
 pygments_style, pygments_dark_style = "default", "monokai"
 
 PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper"]),
@@ -102,10 +103,9 @@ def add_contents(app, docname, text):
 
 
 def read_again(app, env, added, changed, removed):
-    """A page more or less, or a step page's first line, changes the lists that others show."""
+    """A page more or less, or a step page's first line, changes the list beside every page."""
     steps = any(page.startswith("docs/steps/") for page in changed)
-    return [p for p in env.all_docs if (added or removed or steps) and
-            (p in lessons() or p.endswith("README"))]
+    return list(env.all_docs) if env.all_docs and (added or removed or steps) else []
 
 
 # --- links to sources ----------------------------------------------------------------------------
@@ -165,27 +165,42 @@ def mathml(display):
     return visit, None
 
 
+MINUTES = re.compile(r" \((\d+ minutes?.*?)\)$")
+
+
+def time_below(app, doctree):
+    """(15 minutes, no GPU) goes from the title to a line below it."""
+    for title in list(doctree.findall(nodes.title))[:1]:
+        found = MINUTES.search(title.astext())
+        text = list(title.findall(nodes.Text))[-1:]
+        if found and text and text[0].endswith(found[0]):
+            text[0].parent.replace(text[0], nodes.Text(text[0].removesuffix(found[0])))
+            line = nodes.paragraph("", "", nodes.emphasis("", found[1] + "."))
+            title.parent.insert(title.parent.index(title) + 1, line)
+
+
 def short_titles(app, env):
-    """(15 minutes, no GPU) belongs to the page, not to the list of pages."""
+    """... and away from the list of pages."""
     for page in env.found_docs:
         for text in [*env.titles[page].findall(nodes.Text),
                      *list(env.tocs[page].findall(nodes.Text))[:1]]:
-            text.parent.replace(text, nodes.Text(re.sub(r" \(\d+ minutes?, .*?\)$", "", text)))
+            text.parent.replace(text, nodes.Text(MINUTES.sub("", text)))
 
 
 def add_steps(app, pagename, templatename, context, doctree):
     if pagename.startswith("docs/steps/"):
-        for script in ("steps.wasm.js", "steps.js", "pages.js"):
+        for script in ("steps.wasm.js", "steps.js", "pages.js", "ring.js"):
             app.add_js_file(script)
 
 
 def finish(app, error):
-    """index.html opens the first page; the search ranks what a reader came for above the lab."""
+    """index.html opens the first page, slides.html the first step page in large type."""
     out = pathlib.Path(app.outdir)
-    (out / "index.html").write_text(
-        '<!doctype html><meta charset="utf-8"><title>Attention Ladder</title><meta '
-        'http-equiv="refresh" content="0; url=docs/README.html">'
-        '<a href="docs/README.html">Attention Ladder</a>\n')
+    for name, page in (("index", "docs/README.html"),
+                       ("slides", "docs/steps/01_scores_to_output.html?slides")):
+        (out / f"{name}.html").write_text(
+            '<!doctype html><meta charset="utf-8"><title>Attention Ladder</title><meta '
+            f'http-equiv="refresh" content="0; url={page}"><a href="{page}">Attention Ladder</a>\n')
 
 
 def setup(app):
@@ -194,6 +209,7 @@ def setup(app):
     app.connect("env-get-outdated", read_again)
     app.connect("source-read", add_contents)
     app.connect("doctree-read", link_sources)
+    app.connect("doctree-read", time_below)
     app.connect("env-updated", short_titles)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", add_steps)

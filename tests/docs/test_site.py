@@ -70,8 +70,38 @@ def shows(page, choices, static=None):
     return json.loads(html.unescape(found[1])) if found else []
 
 
-def number(word):
-    return float(word) if word else None
+# Every page in a frame as wide as a phone: which are wider, which have an error of a script.
+SWEEP = """<body><script>
+const pages = %s, bad = [];
+async function next(frame) {
+    for (let page; page = pages.pop();) {
+        frame.src = page;
+        await new Promise(done => frame.onload = done);
+        const w = frame.contentWindow, wide = w.document.documentElement.scrollWidth;
+        if (wide > 390) bad.push(page + ": " + wide + " px");
+        if (w.document.querySelector(".wrong")) bad.push(page + ": a step page stopped");
+    }
+}
+const frames = [1, 2, 3].map(() => document.body.appendChild(document.createElement("iframe")));
+frames.forEach(f => f.style = "width:390px;height:844px;border:0");
+Promise.all(frames.map(next)).then(() => document.title = "swept " + bad.join("; "));
+</script>"""
+
+
+def sweep(pages):
+    """What is wrong with pages at 390 px, and what the browser's console says."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "sweep.html"
+        file.write_text(SWEEP % json.dumps([p.as_uri() for p in pages]))
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+             "--allow-file-access-from-files", "--enable-logging=stderr", "--timeout=100000",
+             f"--user-data-dir={folder}/user", "--virtual-time-budget=1000000", file.as_uri()],
+            capture_output=True, text=True, timeout=200, check=False)
+    title = re.search(r"<title>swept (.*?)</title>", done.stdout)
+    said = re.findall(r"CONSOLE[^\n]*", done.stderr)
+    return [title[1] if title else "it did not end", *said[:5]] if (
+        not title or title[1] or said) else []
 
 
 def same(shown, wanted):
@@ -171,6 +201,43 @@ def cache(N, d, window, seed):
     return "05_rolling_cache", f"N={N}&d={d}&window={window}&input={seed}", check
 
 
+def who(steps, told):
+    """Who works with whose block and sends what to whom, as --trace --step says it."""
+    pages = [p.split("\n") for p in "\n".join(told).split("-- page") if "pass, step" in p]
+    if len(pages) != len(steps):
+        return False
+    for k, (lines, step) in enumerate(zip(pages, steps)):
+        text = "\n".join(lines)
+        t = int(re.search(r"step (\d+):", text)[1])
+        table = re.split(r"^(?:for|back)ward +step.*$", text, flags=re.M)[1]
+        for rank, (works, pairs, _, sends) in enumerate(step["shown"]["ranks"]):
+            cells = re.search(rf"^rank {rank} .*$", table, re.M)[0]
+            cell = re.findall(r"([KQ]\d+) (\w+)", cells)[t]
+            said = re.search(rf"^rank {rank} +sends (.*)$", text, re.M)
+            said = set(re.findall(r"to (\d+): ([A-Za-z ]+)", said[1])) if said else set()
+            mine = {(to, what) for what, to in re.findall(r"([A-Za-z ]+?) to (\d+)", sends)}
+            same_words = {(a, *sorted(b.split())) for a, b in said} == {
+                (a, *sorted(b.split())) for a, b in mine}
+            if works != cell[0] or (pairs == "skip") != (cell[1] == "skip") or not same_words:
+                return False
+    return True
+
+
+def ring(method, layout, ranks, N, causal, left, backward):
+    number = {"ring-minimal": 7, "ring": 1, "burst": 2, "allgather": 3}[method]
+    form = {"contiguous": 0, "zigzag": 1, "striped": 2}[layout]
+    flags = [*case_of(N, 2, 0, causal), f"--method={method}", f"--layout={layout}",
+             f"--ranks={ranks}", *[f"--window={left},0"] * (left >= 0), *["--backward"] * backward]
+
+    def check(steps):
+        want, told = saved("ring", *flags), native("ring", "--trace", "--step", *flags)
+        last = [s["shown"]["lse O"] for s in steps if "lse O" in s["shown"]][-1]
+        return [("O and lse", same(last, beside(want["lse"], want["o"]))),
+                (f"who works with whom, who sends what: {len(steps)} steps", who(steps, told))]
+    return ("06_1_ring", f"method={number}&layout={form}&ranks={ranks}&N={N}&causal={int(causal)}&"
+            f"left={left}&backward={int(backward)}&d=2", check)
+
+
 CASES = [
     scores(HAND, "input=hand"), scores(case_of(6, 3, 1, True), "input=1&N=6&d=3&causal=1"),
     online(HAND, "input=hand&query=3", 3),
@@ -184,12 +251,15 @@ CASES = [
     backward("0", case_of(5, 3, 0), "N=5&d=3&Br=2&Bc=2&input=0"),
     backward("1", case_of(6, 2, 1, True), "N=6&d=2&Br=2&Bc=3&input=1&causal=1"),
     blocks(8, 2, 3, "shuffled", 0), blocks(7, 3, 15, "backwards", 1), cache(9, 2, 2, 0),
+    ring("ring-minimal", "contiguous", 3, 12, False, -1, False),
+    ring("ring", "zigzag", 4, 16, True, -1, True), ring("burst", "striped", 4, 16, True, -1, True),
+    ring("ring", "contiguous", 8, 32, True, 6, False),
 ]
 
 # Wrong solutions that a page must show: patch, number of its case above.
 WRONG = {"101": 0, "103": 0, "109": 1, "110": 0, "205": 4, "206": 4, "401": 7, "402": 7,
          "404": 10, "405": 10, "406": 10, "407": 11, "501": 13, "502": 13, "503": 12, "504": 13,
-         "509": 12, "517": 13}
+         "509": 12, "517": 13, "703": 18, "714": 18, "720": 19}
 
 
 def judged(case, static=None):
@@ -241,6 +311,8 @@ def main():
     if not shutil.which("chromium"):
         tap.skip("the step pages in a browser", "chromium is not here")
         return tap.done()
+    wrong = sweep(pages)
+    tap.ok(not wrong, f"{len(pages)} pages: none wider than 390 px, no error in the console", wrong)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for case, checks in zip(CASES, pool.map(judged, CASES)):
             for what, good in checks:

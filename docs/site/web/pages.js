@@ -54,9 +54,11 @@ const line = e => e && { file: e.file, func: e.func, line: e.line };
 pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8, 2), causal: CAUSAL,
                        input: INPUT },
     v => {
-        const { N, d } = fill(c, v), events = c.run(RUNG.naive), P = matrix(c.read("work", N * N), N);
+        const { N, d } = fill(c, v), events = c.run(RUNG.naive), P = matrix(c.read("work", N * N),
+            N);
         const O = matrix(c.read("O", N * d), d), lse = c.read("lse", N), steps = [];
-        const S = range(N).map(() => Array(N)), seen = { S, P: 0, O: matrix(Array(N * d).fill(0), d) };
+        const S = range(N).map(() => Array(N)), seen = { S, P: 0, O: matrix(Array(N * d).fill(0),
+            d) };
         let i = 0, j = 0;
         const put = (say, at, more = {}) => steps.push({ say, at: line(at), i, j, N, d, P, O, lse,
             S: S.map(r => [...r]), soft: seen.P, out: seen.O.map(r => [...r]), ...more });
@@ -72,7 +74,8 @@ pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8,
         const exps = events.filter(e => e.func === "softmax" && e.op === "e");
         for (i = 0; i < N; i++) {
             seen.P = i + 1;
-            put(`Row ${i} becomes probabilities: each score, less the largest one, into exp, then ` +
+            put(`Row ${i} becomes probabilities: each score, less the largest one, into exp, ` +
+                `then ` +
                 `divided by the sum. lse is ${near(lse[i])}.`, exps[i * N], { big: true, question:
                 { text: `What will P of the largest score of row ${i} be?`,
                   answer: Math.max(...P[i]) } });
@@ -95,7 +98,8 @@ pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8,
             s.soft ? table("P", numbered("k", N), range(s.soft).map(i => [`q${i}`, P[i]]),
                            i => i === s.i) : null,
             s.soft === N ? table("O lse", [...numbered("c", d), "lse"],
-                s.out.map((r, i) => [`q${i}`, [...r, s.lse[i]]]), (i, k) => i === s.i && k < d) : null];
+                s.out.map((r, i) => [`q${i}`, [...r, s.lse[i]]]), (i, k) => i === s.i && k < d) :
+                    null];
     }];
 
 // --- 02: online softmax --------------------------------------------------------------------------
@@ -116,18 +120,23 @@ pages.online = c => [{ N: size("scores N", 2, 16, 4), input: INPUT,
                 question: k ? m > m0 ?
                     { text: `m is ${near(m0)} and the next score ${near(s)}: alpha = exp(m_old - ` +
                             "m_new) will be", answer: alphas[k] } :
-                    { text: `m is ${near(m0)}, l is ${near(l0)}, the next score ${near(s)}: l will be`,
+                    { text: `m is ${near(m0)}, l is ${near(l0)}, the next score ${near(s)}: l ` +
+                        `will be`,
                       answer: l } : null };
         });
     },
     s => {
         const scores = s.pushes.map(e => e.values[2]), now = s.pushes[s.k].values;
-        const low = Math.min(...scores.filter(isFinite)), high = Math.max(...scores), w = 34, h = 130;
-        const y = x => h - 12 - (h - 24) * (high > low ? (Math.max(low, x) - low) / (high - low) : 1);
+        const low = Math.min(...scores.filter(isFinite)), high = Math.max(...scores), w = 34,
+            h = 130;
+        const y = x => h - 12 - (h - 24) * (high > low ? (Math.max(low, x) - low) / (high - low) :
+            1);
         const bar = scores.map((x, k) => `<rect x="${k * w + 6}" width="${w - 10}" y="${y(x)}" ` +
-            `height="${h - y(x)}" class="bar ${k === s.k ? "lit" : k < s.k ? "" : "open"}"><title>` +
+            `height="${h - y(x)}" class="bar ` +
+                `${k === s.k ? "lit" : k < s.k ? "" : "open"}"><title>` +
             `score ${k}: ${shown(x)}</title></rect>`).join("");
-        const level = `<line x1="0" x2="${s.N * w}" y1="${y(now[4])}" y2="${y(now[4])}" class="m"/>` +
+        const level = `<line x1="0" x2="${s.N * w}" y1="${y(now[4])}" y2="${y(now[4])}" ` +
+            `class="m"/>` +
             `<text x="2" y="${y(now[4]) - 3}">m</text>`;
         return [svg(s.N * w + 4, h + 2, bar + level, `row of scores: ${s.say}`),
             table("state", ["m", "l"], [["before", [now[0], now[1]]], ["after", [now[4], now[5]]]],
@@ -162,11 +171,13 @@ pages.tree = c => [{ N: size("scores N", 65, 1024, 480), query: size("query", 0,
                     rest = waiting.pop();
                     Object.assign(nodes[rest], { m: ma, l: la });
                     steps.push({ at: line(e), now: [rest], say: "The blocks are all read. The " +
-                        "subtrees that still wait are merged, the youngest first: with nothing yet." });
+                        "subtrees that still wait are merged, the youngest first: with nothing " +
+                            "yet." });
                     continue;
                 }
                 const b = rest === null ? waiting.pop() : rest, a = waiting.pop();
-                if (!same(nodes[a], ma, la) || !same(nodes[b], mb, lb)) throw Error("not this tree");
+                if (!same(nodes[a], ma, la) || !same(nodes[b], mb,
+                    lb)) throw Error("not this tree");
                 Object.assign(nodes[a], { m: ma, l: la });
                 Object.assign(nodes[b], { m: mb, l: lb });
                 nodes.push({ of: [a, b], first: nodes[a].first, m, l,
@@ -174,7 +185,8 @@ pages.tree = c => [{ N: size("scores N", 65, 1024, 480), query: size("query", 0,
                              blocks: nodes[a].blocks + nodes[b].blocks });
                 if (rest === null) waiting.push(nodes.length - 1); else rest = nodes.length - 1;
                 steps.push({ at: line(e), now: [nodes.length - 1, a, b], big: true, question:
-                    { text: `(${near(ma)}, ${near(la)}) and (${near(mb)}, ${near(lb)}) merge: m will ` +
+                    { text: `(${near(ma)}, ${near(la)}) and (${near(mb)}, ${near(lb)}) merge: m ` +
+                        `will ` +
                             "be", answer: m }, say: `${rowName("block", nodes[a].first,
                     nodes[a].blocks)} and ${rowName("block", nodes[b].first, nodes[b].blocks)} ` +
                     `merge: m is ${near(m)}, l is ${near(l)}.` });
@@ -191,11 +203,14 @@ pages.tree = c => [{ N: size("scores N", 65, 1024, 480), query: size("query", 0,
         const out = [];
         s.tree.slice(0, s.nodes).forEach((n, k) => {
             for (const o of n.of || [])
-                out.push(`<line x1="${x(n)}" y1="${y(n)}" x2="${x(s.tree[o])}" y2="${y(s.tree[o])}"/>`);
+                out.push(`<line x1="${x(n)}" y1="${y(n)}" x2="${x(s.tree[o])}" ` +
+                    `y2="${y(s.tree[o])}"/>`);
         });
-        s.tree.slice(0, s.nodes).forEach((n, k) => out.push(`<g class="node ${k === s.now[0] ? "lit" :
+        s.tree.slice(0, s.nodes).forEach((n, k) =>
+            out.push(`<g class="node ${k === s.now[0] ? "lit" :
             s.now.includes(k) ? "part" : ""}"><circle cx="${x(n)}" cy="${y(n)}" r="15"/><text ` +
-            `x="${x(n)}" y="${y(n) + 4}" text-anchor="middle">${n.blocks > 1 ? n.blocks : n.first}` +
+            `x="${x(n)}" y="${y(n) + 4}" ` +
+                `text-anchor="middle">${n.blocks > 1 ? n.blocks : n.first}` +
             `</text><title>${rowName("block", n.first, n.blocks)}: m = ${shown(n.m)}, l = ` +
             `${shown(n.l)}</title></g>`));
         const list = s.now.map(k => s.tree[k]);
@@ -222,7 +237,8 @@ function flashSteps(events, { N, d, row }) {
         if (e.op === "<" && e.name !== "K_j" && e.name !== "V_j") q = where;
         if (e.name === "S" && e.op === "=") {
             [q] = tile = e.tile;
-            matrix(e.values, e.cols).forEach((r, a) => r.forEach((x, b) => S[q + a][tile[2] + b] = x));
+            matrix(e.values, e.cols).forEach((r, a) => r.forEach((x, b) => S[q + a][tile[2] +
+                b] = x));
         }
         const first = e.name === "K_j" || e.name === "V_j" ? where : where ?? q;
         const to = e.buffer === "lse" ? lse : { m_i: m, l_i: l, O_i: O }[e.name];
@@ -230,7 +246,8 @@ function flashSteps(events, { N, d, row }) {
         fast[e.name] = { first, count: e.rows * e.cols, ...e, fresh };
         if (fresh) fresh.add(e.name);
     }
-    const kind = e => e.op === "<" ? `load ${"KV".includes(e.name[0]) ? "keys" : "queries"} ${e.func}` :
+    const kind = e => e.op === "<" ?
+        `load ${"KV".includes(e.name[0]) ? "keys" : "queries"} ${e.func}` :
         e.op === ">" ? `store ${e.func} ${work.m_i !== undefined && e.buffer === "lse"}` :
         e.op === "e" || e.op === "*" || e.name === "m_i" || e.name === "l_i" ? "update" :
         e.name === "S" ? "scores" : e.name === "O_i" ? "product" : null;
@@ -246,8 +263,10 @@ function flashSteps(events, { N, d, row }) {
         const qs = rowName("query", tile[0], tile[1]), ks = rowName("key", tile[2], tile[3]);
         const word = g.key.split(" ")[0];
         steps.push({ word, fast: TILE_NAMES.map(t => [t, (fast[t] || {}).count || 0, fresh.has(t)]),
-            tiles: { ...fast }, m: [...m], l: [...l], O: [...O], lse: [...lse], tile, before, N, d, row,
-            alpha, S: S.map(r => [...r]), loads: last.loads, stores: last.stores, big: word === "product",
+            tiles: { ...fast }, m: [...m], l: [...l], O: [...O], lse: [...lse], tile, before, N, d,
+                row,
+            alpha, S: S.map(r => [...r]), loads: last.loads, stores: last.stores,
+                big: word === "product",
             at: line(exps[0] || g.events.find(e => e.name === "S" || e.op === "=") || last),
             lit: fresh, say: {
                 load: `Load ${names}: ${count} elements from slow memory.`,
@@ -288,7 +307,8 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
             boxes("Fast memory", s.fast, v.M),
             bars("traffic", [["loads", s.loads, 0, s.other.loads],
                              ["stores", s.stores, 0, s.other.stores]]),
-            tag("p", { class: "note" }, "Elements moved so far; the outline is where the other loop " +
+            tag("p", { class: "note" },
+                "Elements moved so far; the outline is where the other loop " +
                 "order ends. M is the paper's four tiles; S, m and l come on top."),
             table(`row q${row}`, cells, [["before", [s.before.m, s.before.l, ...s.before.O]],
                 ["now", [s.m[row], s.l[row], ...O[row]]]], r => r === 1),
@@ -296,7 +316,8 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
                 table("m l O", cells, range(N).map(i => [`q${i}`, [s.m[i], s.l[i], ...O[i]]]),
                       i => i >= s.tile[0] && i < s.tile[0] + s.tile[1]),
                 s.tile[1] ? table("S_ij", numbered("k", s.tile[3]), range(s.tile[1]).map(a =>
-                    [`q${s.tile[0] + a}`, s.S[s.tile[0] + a].slice(s.tile[2], s.tile[2] + s.tile[3])])) :
+                    [`q${s.tile[0] + a}`, s.S[s.tile[0] + a].slice(s.tile[2], s.tile[2] +
+                        s.tile[3])])) :
                     null),
             s.end ? table("result", ["lse", ...numbered("O", d)],
                 s.result.map((r, i) => [`q${i}`, [s.results[i], ...r]])) : null];
@@ -314,7 +335,8 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
     v => {
         const { N, d } = fill(c, v, { Br: v.Br, Bc: v.Bc }), P = probabilities(c, N);
         const events = c.run(RUNG[v.rung], 1).filter(e => "<>=*".includes(e.op));
-        const end = Object.fromEntries(["dQ", "dK", "dV"].map(t => [t, matrix(c.read(t, N * d), d)]));
+        const end = Object.fromEntries(["dQ", "dK", "dV"].map(t => [t, matrix(c.read(t, N * d),
+            d)]));
         const row = Math.min(N - 1, v.row), steps = [], fast = {}, S = range(N).map(() => Array(N));
         let tile = [0, 0, 0, 0], key = 0;
         const kind = e => e.op === "<" ? `load ${"KV".includes(e.name[0])} ${e.func}` :
@@ -324,7 +346,8 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
         let factor = null;
         for (const g of groups(events, e => (e.factor ? factor = e : 0, kind(e) && (e.of = factor,
                                                                                kind(e))))) {
-            const last = g.events[g.events.length - 1], fresh = new Set(), word = g.key.split(" ")[0];
+            const last = g.events[g.events.length - 1], fresh = new Set(),
+                word = g.key.split(" ")[0];
             for (const e of g.events) {
                 if (e.op === "<" && e.name === "K_j") key = e.offset / d;
                 if (e.name === "S") {
@@ -333,7 +356,8 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
                         S[tile[0] + a][tile[2] + b] = x));
                 }
                 fast[e.name === "S" ? "P" : e.name] = { count: e.rows * e.cols, ...e };
-                if (e.of && e.op === "=") fast[e.of.name] = { count: e.of.rows * e.of.cols, ...e.of };
+                if (e.of && e.op === "=") fast[e.of.name] = { count: e.of.rows * e.of.cols,
+                    ...e.of };
                 fresh.add(e.name === "S" ? "P" : e.name);
             }
             const names = [...new Set(g.events.map(e => e.name))].join(", ");
@@ -354,10 +378,13 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
         return steps;
     },
     (s, v) => {
-        const { N, d } = s, show = (name, label, cols) => {
+        const { N, d } = s, keys = range(s.tile[3]).map(k => `k${k + s.tile[2]}`);
+        const show = (name, label, cols) => {
             const e = s.tiles[name];
             return e && e.values.length ? table(name, cols || numbered("c", e.cols),
-                matrix(e.values, e.cols).map((r, k) => [`${label}${k}`, r]), () => s.name === name) : null;
+                matrix(e.values, e.cols).map((r, k) =>
+                [`${label}${k + (label === "q" ? s.tile[0] : s.key)}`, r]), () => s.name === name) :
+                    null;
         };
         return [heat({ rows: N, cols: N, row: s.row, value: (i, j) => s.S[i][j], tile: s.tile,
                     colour: (i, j) => s.S[i][j] === undefined ? undefined : s.P[i][j],
@@ -367,8 +394,10 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
                 { class: s.word === "product" && s.name === n ? "lit" : "" }, t))),
             boxes("Fast memory", s.fast, 0),
             bars("traffic", [["loads", s.loads], ["stores", s.stores]]),
-            tag("details", { open: true }, tag("summary", {}, "the tile's numbers"),
-                show("P", "q", numbered("k", s.tile[3])), show("dS", "q", numbered("k", s.tile[3])),
+            tag("details", { open: true, class: "row" }, tag("summary", {},
+                "the tile's numbers: in " +
+                    "the place of P first S, in the place of dS first dP"), show("P", "q", keys),
+                        show("dS", "q", keys),
                 show("dQ_i", "q"), show("dK_j", "k"), show("dV_j", "k")),
             ...(s.last ? ["dQ", "dK", "dV"].map(t => table(t, numbered("c", d),
                 s.end[t].map((r, k) => [`${t[1] === "Q" ? "q" : "k"}${k}`, r]))) : [])];
@@ -416,16 +445,22 @@ pages.blocks = c => [{ N: size("tokens N", 4, 16, 8), d: size("channels d", 1, 8
                 if (e.op === ">" && e.offset === row * d) weight = true;
                 if (e.name === "lse") state.lse = e.values;
             }
-            const merge = list.find(e => e.func === "merge_row"), seen = list.some(e => e.op === "=");
+            const merge = list.find(e => e.func === "merge_row"), seen = list.some(e =>
+                e.op === "=");
             const own = list.find(e => e.op === "*" && e.name === "S");
             const one = `Block (${i / v.Br}, ${j / v.Bc})`;
-            steps.push({ N, d, row, tile, P, S: S.map(r => [...r]), O: [...state.O], lse: [...state.lse],
-                before, at: line(merge || list[list.length - 1]), seen, visits, t, Tr, Tc, big: true,
+            steps.push({ N, d, row, tile, P, S: S.map(r => [...r]), O: [...state.O],
+                lse: [...state.lse],
+                before, at: line(merge || list[list.length - 1]), seen, visits, t, Tr, Tc,
+                    big: true,
                 own: own && matrix(own.values, own.cols), say: !seen ?
                     `${one} lies outside the window: nothing is read.` : weight ?
-                    `${one}: row ${row} merges what it gives; lse goes from ${near(before[0])} to ` +
-                    `${near(state.lse[row])}.` : `${one} is merged into its rows; row ${row} gains nothing.`,
-                question: t ? { text: `${one} comes next: rows ${i} to ${i + tile[1] - 1}, keys ${j} to ` +
+                    `${one}: row ${row} merges what it gives; lse goes from ${near(before[0])} ` +
+                        `to ` +
+                    `${near(state.lse[row])}.` :
+                        `${one} is merged into its rows; row ${row} gains nothing.`,
+                question: t ? { text: `${one} comes next: rows ${i} to ${i + tile[1] - 1}, keys ` +
+                    `${j} to ` +
                     `${j + tile[3] - 1}, window ${v.window}. Is it read? (yes or no)`,
                     answer: seen ? "yes" : "no" } : null });
         });
@@ -457,10 +492,12 @@ pages.blocks = c => [{ N: size("tokens N", 4, 16, 8), d: size("channels d", 1, 8
 // --- 05: the rolling cache -----------------------------------------------------------------------
 
 pages.cache = c => [{ N: size("tokens N", 2, 16, 8), d: size("channels d", 1, 8, 2),
-                      window: size("window (keys back)", 0, 7, 2), input: { ...INPUT, value: "0" } },
+                      window: size("window (keys back)", 0, 7, 2), input: { ...INPUT,
+                          value: "0" } },
     v => {
         const { N, d } = fill(c, v, { from: -v.window, to: 0 }), V = matrix(c.read("V", N * d), d);
-        const P = probabilities(c, N), events = c.run(RUNG.stream), O = matrix(c.read("O", N * d), d);
+        const P = probabilities(c, N), events = c.run(RUNG.stream), O = matrix(c.read("O", N * d),
+            d);
         const slots = Math.min(v.window + 1, N), lse = c.read("lse", N), steps = [];
         const S = range(N).map(() => Array(N)), at = {};
         for (const e of events) {
@@ -474,10 +511,13 @@ pages.cache = c => [{ N: size("tokens N", 2, 16, 8), d: size("channels d", 1, 8,
             held.forEach((k, slot) => S[t][k] = at.S.values[slot]);
             const gone = t >= slots ? t - slots : null;
             steps.push({ t, N, d, held, share, P, O, lse, slots, S: S.map(r => [...r]), at: line(e),
-                big: true, say: `Token ${t} arrives in slot ${held.indexOf(t)}` + (gone === null ? "." :
-                    ` and token ${gone} is forgotten.`) + ` Query ${t} asks all that is in the cache: ` +
+                big: true, say: `Token ${t} arrives in slot ${held.indexOf(t)}` + (gone === null ?
+                    "." :
+                    ` and token ${gone} is forgotten.`) +
+                        ` Query ${t} asks all that is in the cache: ` +
                     `lse is ${near(lse[t])}.`,
-                question: t ? { text: `Token ${t} comes next, and the cache has ${slots} slots. In which ` +
+                question: t ? { text: `Token ${t} comes next, and the cache has ${slots} slots. ` +
+                    `In which ` +
                     "slot will it be?", answer: held.indexOf(t) } : null });
         }
         return steps;

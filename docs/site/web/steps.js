@@ -89,7 +89,8 @@ function svg(width, height, inside, label) {
 function table(name, head, rows, fresh = () => false) {
     return tag("div", { class: "wide" }, tag("table", { "data-name": name },
         tag("caption", {}, name),
-        tag("thead", {}, tag("tr", {}, tag("th"), ...head.map(h => tag("th", { scope: "col" }, h)))),
+        tag("thead", {}, tag("tr", {}, tag("th"), ...head.map(h => tag("th", { scope: "col" },
+            h)))),
         tag("tbody", {}, ...rows.map(([label, cells], r) => tag("tr", {},
             tag("th", { scope: "row" }, label), ...cells.map((x, k) =>
                 tag("td", { class: fresh(r, k) ? "new" : "" }, shown(x))))))));
@@ -204,14 +205,16 @@ function stepPage(at, choices, make, draw) {
         slider.max = steps.length - 1;
         slider.value = now;
         where.textContent = `${now + 1} / ${steps.length}`;
-        say.textContent = steps[now].say;
-        out.replaceChildren(...draw(steps[now], value, steps, now).filter(e => e));
+        say.textContent = steps[now].say.replace(/^./, first => first.toUpperCase());
+        const [left, ...right] = draw(steps[now], value, steps, now).filter(e => e);
         const c = code(steps[now].at);
-        if (c) out.append(c);
+        out.replaceChildren(tag("div", {}, left), tag("div", {}, ...right), ...(c ? [c] : []));
         const set = Object.entries(value).map(([k, v]) => `${k}=${v === true ? 1 : v || 0}`);
         history.replaceState(null, "", `#${[...set, `step=${now}`].join("&")}`);
     }
     function go(n) {
+        const next = n === steps.length && document.querySelector(".slides a.next-page");
+        if (next && next.pathname.includes("/steps/")) return location.href = next.href + "?slides";
         for (let k = now + 1; k <= n; k++)
             if (asked(k)) { if (k - 1 !== now) show(k - 1); stop(); return question(k); }
         ask.hidden = true;
@@ -257,19 +260,21 @@ function stepPage(at, choices, make, draw) {
         now + 1 < steps.length ? go(now + 1) : stop(), 900));
     slider.oninput = () => { stop(); answered = +slider.value; show(+slider.value); };
     at.tabIndex = 0;
-    at.addEventListener("keydown", e => { // not in a control
+    document.addEventListener("keydown", e => { // not in a control
         const act = { ArrowRight: () => go(now + 1), ArrowLeft: () => show(now - 1),
                       PageDown: () => go(nextBig(1)), PageUp: () => show(nextBig(-1)),
                       Home: () => show(0), End: () => show(steps.length - 1),
                       f: () => at.requestFullscreen && at.requestFullscreen() }[e.key];
-        if (!act || e.target !== at || e.ctrlKey || e.metaKey || e.altKey) return;
+        if (!act || ![at, document.body].includes(e.target) || e.ctrlKey || e.metaKey ||
+            e.altKey) return;
         e.preventDefault();
         stop();
         act();
     });
     at.append(tag("details", { class: "settings", open: innerWidth > 700 },
                   tag("summary", {}, "choices"), controls), say, ask, out,
-        tag("div", { class: "thumb" }, button("◀", "one step back (left arrow)", () => show(now - 1)),
+        tag("div", { class: "thumb" }, button("◀", "one step back (left arrow)", () =>
+            show(now - 1)),
             slider, button("▶", "one step on (right arrow)", () => go(now + 1)), play, where));
     remake(+given.step || 0);
     if (location.search.includes("slides")) document.documentElement.classList.add("slides");
@@ -278,8 +283,10 @@ function stepPage(at, choices, make, draw) {
 
 // ?selftest: presses the keys itself and writes what each step shows at the page's end, for a test.
 function selftest(at, count) {
-    const seen = [], cells = e => [...e.querySelectorAll("td, [data-cell]")].map(c => c.textContent);
-    const press = key => at.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const seen = [], cells = e => [...e.querySelectorAll("td, [data-cell]")].map(c =>
+        c.textContent);
+    const press = key =>
+        at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     press("Home");
     for (let k = 0; k < count(); k++) {
         const tables = [...at.querySelectorAll("[data-name]")].map(t => [t.dataset.name,
