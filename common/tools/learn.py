@@ -3,12 +3,12 @@
 """learn.py: ./ladder learn: one small step after the other, judged while one works.
 
     ./ladder learn                         the map: what is passed, what is next
-    ./ladder learn NN.k [--asan]           begin or check a step; your file is my/NN.k/answer.c
-    ./ladder learn watch [NN.k] [--asan]   check it whenever the file is saved; Ctrl-C ends
-    ./ladder learn hint [NN.k]             one more of three hints
-    ./ladder learn solution [NN.k]         after the step is passed, or with --give-up
-    ./ladder learn reset [NN.k]            begin again; your file is kept beside the new one
-    ./ladder learn check NN.k FILE         judge any file, write nothing
+    ./ladder learn STEP [--asan]           begin or check a step; your file is my/STEP/answer.c
+    ./ladder learn watch [STEP] [--asan]   check it whenever the file is saved; Ctrl-C ends
+    ./ladder learn hint [STEP]             one more of three hints
+    ./ladder learn solution [STEP]         after the step is passed, or with --give-up
+    ./ladder learn reset [STEP]            begin again; your file is kept beside the new one
+    ./ladder learn check STEP FILE         judge any file, write nothing
     ./ladder learn doctor                  what this machine lacks
 
 Everything of a learner stands in my/, which git ignores; LADDER_MY names another folder.
@@ -18,7 +18,6 @@ Interface: main(words) returns the exit status. Steps are read and judged by lea
 """
 import datetime
 import difflib
-import functools
 import hashlib
 import json
 import os
@@ -83,36 +82,16 @@ tiles, with any mask, and spread both over ranks; and you know where NaN comes f
 speed: docs/lab, and a kernel of your own."""
 
 
-@functools.cache
-def lessons():
-    """[(page, the names of the steps to which its last line sends its reader)], in the order of
-    reading. Links to other pages in that line are no steps."""
-    found = []
-    for page in learn_steps.ROOT.glob("docs/0[1-6]_*/[0-9]*.md"):
-        for line in tool.lines_of(page.read_text(encoding="utf-8")):
-            if line.startswith("**Next:**"):
-                text = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)
-                found.append((page, re.findall(r"(?<![\d.])\d\d\.\d+[a-z]?", text)))
-    return sorted(found, key=lambda lesson: (lesson[0].parent.name, page_number(lesson[0])))
-
-
-def page_number(page):
-    return int(page.name.partition("_")[0])
-
-
 def lesson_of(step):
-    """The page whose last line sends its reader to this step, or None."""
-    return next((page for page, names in lessons() if step.name in names), None)
+    """The page whose number the step carries: 03.2a belongs to page 03.2."""
+    stage, page = step.name[:2], step.name[3]
+    return next(learn_steps.ROOT.glob(f"docs/{stage}_*/{page}_*.md"))
 
 
 # --- commands ------------------------------------------------------------------------------------
 
 def next_step(steps, progress):
-    """The first open one from where the learner works, in the order of the lessons; of one
-    lesson's steps, in the order of their numbers. Behind the last step come those left out."""
-    pages = [page for page, _ in lessons()]
-    steps = sorted(steps, key=lambda step: pages.index(lesson_of(step)) if lesson_of(step)
-                   else len(pages))
+    """The first open one from where the learner works. Behind the last step come those left out."""
     here = next((n for n, step in enumerate(steps) if step.name == progress["last"]), 0)
     return next((step for step in steps[here:] + steps[:here]
                  if step.name not in progress["passed"]), None)
@@ -121,9 +100,7 @@ def next_step(steps, progress):
 def way_on(following):
     if not following:
         return FAREWELL
-    page = lesson_of(following)
-    return (f"next: ./ladder learn {following.name}" +
-            (f", a step of {shown(page)}" if page else ""))
+    return f"next: ./ladder learn {following.name}, a step of {shown(lesson_of(following))}"
 
 
 def show_map():
@@ -139,10 +116,8 @@ def show_map():
         mark = ("x" if step.name in progress["passed"] else
                 ">" if step is following else
                 "." if (MY / step.name).is_dir() else " ")
-        page = lesson_of(step)
-        read = f"   page {page.parent.name[:2]}.{page_number(page)}" if page else ""
-        print(f"  [{mark}] {step.name:5} {step.title:48} {step.minutes:3} minutes{read}")
-    print("\n[x] passed, [.] begun, [>] next, in the order of the lessons")
+        print(f"  [{mark}] {step.name} {step.title:48} {step.minutes:3} minutes")
+    print("\n[x] passed, [.] begun, [>] next. Step 03.2a belongs to page 03.2.")
     print(way_on(following))
     return 0
 
@@ -151,8 +126,7 @@ def begin(step):
     """The stub in the learner's folder, unless a file is there. What the learner has to know."""
     answer, stub = answer_path(step), step.stub()
     print(step.task.strip() + "\n")
-    if lesson_of(step):
-        print(f"The lesson: {shown(lesson_of(step))}\n")
+    print(f"The lesson: {shown(lesson_of(step))}\n")
     if step.trace():
         print(f"The trace: {shown(answer.with_name('trace.txt'))}\n")
     if stub is None:
@@ -397,10 +371,10 @@ def main(words):
     if command.startswith("-") or bad:
         raise Usage(f"unknown option '{(bad or [command])[0]}'; accepted are --asan and --give-up")
     if give_up and command != "solution":
-        raise Usage("--give-up belongs to: ./ladder learn solution NN.k --give-up")
+        raise Usage("--give-up belongs to: ./ladder learn solution STEP --give-up")
     if command not in takes:
         if names:
-            raise Usage(f"'{names[0]}' behind {command}: accepted is ./ladder learn NN.k [--asan]")
+            raise Usage(f"'{names[0]}' behind {command}: accepted is ./ladder learn STEP [--asan]")
         return work_on(learn_steps.find_step(command), asan)
     least, most = takes[command]
     if not least <= len(names) <= most:

@@ -43,7 +43,7 @@ FLAGS = ["-std=gnu11", "-Og", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
          "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
          "-Wno-unknown-pragmas"]
 ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-DLEARN_ASAN"]
-HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)"
+HOLE = re.compile(r"^ */\* YOUR CODE: (\d+) lines? (?:is|are) enough \*/\n(.*?)"
                   r"^( */\* END OF YOUR CODE \*/\n)", re.S | re.M)
 SIGNALS = {"SIGSEGV": "it used memory that is not its own",
            "SIGFPE": "it divided a whole number by 0", "SIGABRT": "it called abort()",
@@ -67,7 +67,7 @@ class Step:
         self.folder = folder
         self.name = folder.name.partition("_")[0]
         self.task = (folder / "task.md").read_text(encoding="utf-8")
-        first = re.match(r"# (\d\d\.\d+[a-z]?) (.+) \((\d+) minutes\)\n", self.task)
+        first = re.match(r"# (\d\d\.\d[a-z]) (.+) \((\d+) minutes\)\n", self.task)
         if not first or first[1] != self.name:
             raise ValueError(f"{folder}/task.md has to begin '# {self.name} TITLE (N minutes)'")
         self.title, self.minutes = first[2], int(first[3])
@@ -211,26 +211,20 @@ def read_cases(path):
         raise ValueError(f"{path}: {error}") from None
 
 
-def order_of(name):
-    """03.10 stands behind 03.9, 03.5b behind 03.5a."""
-    stage, number, letter = re.fullmatch(r"(\d+)\.(\d+)([a-z]?)", name).groups()
-    return int(stage), int(number), letter
-
-
 def read_steps():
     return sorted((Step(path.parent) for path in LEARN.glob("[0-9]*/task.md")),
-                  key=lambda step: order_of(step.name))
+                  key=lambda step: step.name)
 
 
 def find_step(name):
-    """The step called 01.3, 1.3 or 01.3_softmax_of_a_row."""
+    """The step called 01.2a, 1.2a or 01.2a_softmax_of_a_row."""
     if re.match(r"\d\.", name):
         name = "0" + name
     folders = [path.parent for path in LEARN.glob("[0-9]*/task.md")]
     for folder in folders:
         if folder.name == name or folder.name.partition("_")[0] == name:
             return Step(folder)
-    raise Usage(f"unknown step '{name}'; ./ladder learn lists them, as in 01.2")
+    raise Usage(f"unknown step '{name}'; ./ladder learn lists them, as in 01.1a")
 
 
 # --- typed answers -------------------------------------------------------------------------------

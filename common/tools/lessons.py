@@ -21,7 +21,7 @@ GPU = ("no GPU", "a GPU helps", "needs a GPU")
 TITLE = re.compile(rf"# (\d\d(?:\.\d+)?) (.+?) +\((\d+) minutes, ({'|'.join(GPU)})\)\n")
 # Each begins a paragraph, in this order.
 PARTS = ["**Question.**", "**Write down a guess.**", "**What breaks if**", "**Check yourself.**",
-         "**Next:**"]
+         "**In short.**", "**Next:**"]
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 # What the docs tool inserts and nobody reads as sentences; an inserted number is read.
 INSERTED = re.compile(r"<!-- (code|diff|table|reading|ladder|run|lessons): .*?<!-- /\1 -->", re.S)
@@ -110,10 +110,10 @@ def figure_problems(text):
 
 def next_problems(lesson, root):
     """The last paragraph leads on: to a page, or to a step of ./ladder learn that exists."""
-    last = lesson.text.partition(PARTS[4])[2]
-    steps = re.findall(r"\./ladder learn (\d\d\.\d+)", lesson.text)
-    for named in re.findall(r"[Ss]teps? ((?:\d\d\.\d+(?:, | and )?)+)", lesson.text):
-        steps += re.findall(r"\d\d\.\d+", named)
+    last = lesson.text.partition(PARTS[-1])[2]
+    steps = re.findall(r"\./ladder learn (\d\d\.\d[a-z])", lesson.text)
+    for named in re.findall(r"[Ss]teps? ((?:\d\d\.\d[a-z](?:, | and )?)+)", lesson.text):
+        steps += re.findall(r"\d\d\.\d[a-z]", named)
     learn = pathlib.Path(root) / "docs/learn"
     found = [f"step {step}: there is no docs/learn/{step}_*" for step in sorted(set(steps))
              if not list(learn.glob(f"{step}_*"))]

@@ -64,9 +64,9 @@ def toctree(entries, options=""):
 
 
 def steps_of(lesson):
-    """The pages of the steps that a lesson names stand under it: 'steps 01.3 and 01.4'."""
+    """The pages of the steps that a lesson names stand under it: 'steps 01.1a and 01.1b'."""
     last = (ROOT / f"{lesson}.md").read_text().rpartition("**Next:**")[2]
-    named = re.findall(r"\b(0\d\.\d+)\b", re.sub(r"\[.*?\]|`.*?`", "", last))
+    named = re.findall(r"\b(0\d\.\d[a-z])\b", re.sub(r"\[.*?\]|`.*?`", "", last))
     return [p for n in dict.fromkeys(named) for p in pages(f"docs/learn/{n}_*/task")]
 
 

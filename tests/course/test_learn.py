@@ -157,21 +157,21 @@ def check_steps(tap, steps):
 def check_stages(tap, steps):
     for stage in sorted({step.name[:2] for step in steps} | set(LEAST_STEPS)):
         of_stage = [step for step in steps if step.name[:2] == stage]
-        tap.ok([step.name for step in of_stage if step.name[-1].isdigit()] ==
-               [f"{stage}.{k}" for k in range(1, 1 + sum(s.name[-1].isdigit() for s in of_stage))],
-               f"stage {stage}: numbered without gaps", [step.name for step in of_stage])
+        pages = "".join(step.name[3] for step in of_stage)
+        tap.ok([step.name[4] for step in of_stage] ==
+               ["abcdefgh"[pages[:n].count(page)] for n, page in enumerate(pages)],
+               f"stage {stage}: lettered without gaps", [step.name for step in of_stage])
         tap.ok(len(of_stage) >= LEAST_STEPS.get(stage, 1), f"stage {stage}: {len(of_stage)} steps")
         tap.ok(any(s.kind == "free" for s in of_stage), f"stage {stage}: a step without a stub")
     tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
-    tap.ok(learn.lesson_of(learn_steps.find_step("01.5")).name == "3_who_sees_whom.md",
-           "the lesson of a step is the page that sends its reader there")
     check_week(tap, steps)
-    alone = [step.name for step in steps if not learn.lesson_of(step)]
-    tap.ok(not alone, "each step is named by a page", alone)
+    alone = [step.name for step in steps if step.name not in
+             learn.lesson_of(step).read_text(encoding="utf-8").rpartition("**Next:**")[2]]
+    tap.ok(not alone, "each step is named by the last line of its page", alone)
     names = {step.name for step in steps}
     left = [path.name for folder in ("solutions", "wrong") for path in
             (learn_steps.LEARN / folder).iterdir()
-            if re.match(r"\d\d\.\d+[a-z]?", path.name)[0] not in names]
+            if re.match(r"\d\d\.\d[a-z]", path.name)[0] not in names]
     tap.ok(not left, "every solution and wrong answer belongs to a step", left)
 
 
@@ -180,8 +180,7 @@ def check_week(tap, steps):
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     week = re.search(r"\*\*A week\*\*.*?minutes: ([\d. ]+) -->", text)[1].split()
     for step in (step for step in steps if step.kind == "free"):
-        page = learn.lesson_of(step)
-        number = f"{page.parent.name[:2]}.{learn.page_number(page)}"
+        number = step.name[:4]
         tap.ok(number in week or number[:2] in week,
                f"{step.name}, from an empty file, stands on a page of the week's path", number)
 
@@ -201,12 +200,12 @@ def check_traces(tap, build):
 
 
 def check_mean_of_v(tap, build):
-    """What step 01.9 takes for right is what the program says of the mean of V."""
+    """What step 01.5b takes for right is what the program says of the mean of V."""
     programs = list(pathlib.Path(build).glob("*/naive")) if build else []
     if not programs:
-        tap.skip("01.9 and the program", "the program is not built")
+        tap.skip("01.5b and the program", "the program is not built")
         return
-    answers = learn_steps.typed_answers(learn_steps.find_step("01.9").solution())
+    answers = learn_steps.typed_answers(learn_steps.find_step("01.5b").solution())
     scale, ratio, _, causal = (learn_steps.value_of(text) for text in answers.values())
     with tempfile.TemporaryDirectory() as folder:
         made, rows = pathlib.Path(folder, "mean_of_v.so"), pathlib.Path(folder, "rows.jsonl")
@@ -223,7 +222,7 @@ def check_mean_of_v(tap, build):
         found = [json.loads(line)["bound_ratio"] for line in rows.read_text().split("\n")[:-1]]
         tap.ok(passes.returncode == 0 and fails.returncode == 1 and
                abs(found[0] / ratio - 1) < 0.05,
-               "01.9: the largest scale and its error / bound", (passes, fails, found))
+               "01.5b: the largest scale and its error / bound", (passes, fails, found))
         for flags, hint in ((("--scale", "0.001"), "the scores are ignored"),
                             (("--scale", "0.00001"), "the scores are ignored"),
                             ((), "the scores are ignored"),
@@ -231,16 +230,16 @@ def check_mean_of_v(tap, build):
                             (("--scale", "0.000000001", "--causal"), "without the mask")):
             said = run(*flags).stderr
             tap.ok("hint: O, lse: " in said and hint in said,
-                   f"01.9: the hint of the mean of V, {' '.join(flags)}", said)
+                   f"01.5b: the hint of the mean of V, {' '.join(flags)}", said)
         masked = run("--scale", "0.000000001", "--causal")
         wrong = re.search(r"O is wrong.*?(\d+) of 64 rows", masked.stderr, re.S)
         tap.ok(masked.returncode == 1 and wrong and 64 - int(wrong[1]) == causal,
-               "01.9: rows that are right under a mask", masked)
+               "01.5b: rows that are right under a mask", masked)
 
 
 def check_limits_can_fail(tap):
     """The checks above see a bad step."""
-    good = "a\n    /* YOUR CODE: at most 2 lines */\n%s    /* END OF YOUR CODE */\nb\n"
+    good = "a\n    /* YOUR CODE: 2 lines are enough */\n%s    /* END OF YOUR CODE */\nb\n"
     tap.ok(not hole_limits(good % "    x;\n"), "a good hole")
     tap.ok(hole_limits(good % "    x;\n    x;\n    x;\n"), "a hole that is too long")
     tap.ok(hole_limits("a"), "no hole")
@@ -289,7 +288,7 @@ BEHAVIOUR = [
 
 
 def check_behaviour(tap):
-    step = learn_steps.find_step("01.2")
+    step = learn_steps.find_step("01.1a")
     step.header["time"] = "1"
     head = ("#include <stdio.h>\n#include <stdlib.h>\nvoid scores(const float *Q, const float *K, "
             "float *S, int Nq, int Nk, int d)\n{\n    %s\n}\n")
@@ -300,14 +299,14 @@ def check_behaviour(tap):
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
            "other arguments than the harness gives are an error", (verdict, said))
-    hops = learn_steps.find_step("06.6")
+    hops = learn_steps.find_step("06.6a")
     verdict, _ = judge_text(hops, hops.stub(), ())
     tap.ok(verdict.text.endswith("*down: expected 0, found 7.") and "*up is right" in verdict.text,
            "a single number has no place", verdict)
-    tiles = learn_steps.find_step("03.9")
+    tiles = learn_steps.find_step("03.8a")
     verdict, _ = judge_text(tiles, tiles.stub(), ())
     tap.ok("expected SKIP, found MASKED" in verdict.text, "a value has the step's name", verdict)
-    ring = learn_steps.find_step("06.8")
+    ring = learn_steps.find_step("06.2a")
     verdict, _ = judge_text(ring, dict(ring.wrong_answers())["one_hop_too_many"], ())
     tap.ok("made 2 hops; G - 1 is 1." in verdict.text, "a sentence with counts", verdict)
     _, said = judge_text(step, head % 'printf("right here\\n");', ())
@@ -332,11 +331,11 @@ def check_behaviour(tap):
             verdict = learn_steps.judge(step, file, folder, asan=True, **SILENT)
             tap.ok(verdict.code == "sanitizer" and "of size 4\n  in scores, a.c:" in verdict.text
                    and sentence in verdict.text, f"--asan: {sentence.splitlines()[0]}", verdict)
-        tail = learn_steps.find_step("03.8")
+        tail = learn_steps.find_step("03.4a")
         file.write_text(tail.stub(), encoding="utf-8")
         verdict = learn_steps.judge(tail, file, folder, asan=True, **SILENT)
         tap.ok("in attend_tiles, a.c:" in verdict.text and "0 bytes behind the end of K," in
-               verdict.text, "03.8 --asan: the line, the array, and how far behind its end",
+               verdict.text, "03.4a --asan: the line, the array, and how far behind its end",
                verdict)
 
 
@@ -365,123 +364,120 @@ class Engine:
 
 def check_work(tap, engine):
     """A learner's way through one step."""
-    answer = engine.my / "01.2" / "answer.c"
-    step = learn_steps.find_step("01.2")
+    answer = engine.my / "01.1a" / "answer.c"
+    step = learn_steps.find_step("01.1a")
     done = engine.run()
-    tap.ok(done.returncode == 0 and "next: ./ladder learn 01.2" in done.stdout and
+    tap.ok(done.returncode == 0 and "next: ./ladder learn 01.1a" in done.stdout and
            not engine.my.exists(), "the map, and nothing is written", done)
     seconds = processor_seconds(engine.run)
     tap.ok(seconds < 1, "it starts in less than a second", seconds)
-    row = re.search(r".*01\.1 .*", done.stdout)[0]
-    tap.ok(row.endswith("page 01.4"), "the map names the page of each step", row)
-    done = engine.run("01.2")
+    done = engine.run("01.1a")
     tap.ok(done.returncode == 1 and answer.read_text(encoding="utf-8") == step.stub() and
            "WRONG" in done.stdout and "gdb --args" in done.stdout, "the first call gives the stub",
            done)
-    done = engine.run("solution", "01.2")
+    done = engine.run("solution", "01.1a")
     tap.ok(done.returncode == 1 and "sqrtf" not in done.stdout, "no solution before it is passed",
            done)
-    tap.ok("sqrtf" in engine.run("solution", "01.2", "--give-up").stdout, "--give-up shows it")
+    tap.ok("sqrtf" in engine.run("solution", "01.1a", "--give-up").stdout, "--give-up shows it")
     hints = [engine.run("hint").stdout for _ in range(4)]
     tap.ok([f"hint {k} of 3" in text for k, text in zip((1, 2, 3, 3), hints)] == [True] * 4 and
            all(step.hints()[k] in " ".join(hints[k].split()) for k in range(3)),
            "one more hint each time", hints)
     wrong = step.wrong_answers()[0][1]
     answer.write_text(wrong, encoding="utf-8")
-    done = engine.run("01.2")
+    done = engine.run("01.1a")
     tap.ok(done.returncode == 1 and answer.read_text(encoding="utf-8") == wrong and
            "without the scale" in done.stdout, "a file of the learner is never overwritten", done)
     answer.write_text(step.solution(), encoding="utf-8")
-    done = engine.run("01.2")
+    done = engine.run("01.1a")
     tap.ok(done.returncode == 0 and "passed" in done.stdout and "sqrtf" in done.stdout,
            "passed: the solution is shown", done)
-    seconds = processor_seconds(engine.run, "check", "03.10", str(
-        learn_steps.find_step("03.10").solution_path()))
+    seconds = processor_seconds(engine.run, "check", "03.3e", str(
+        learn_steps.find_step("03.3e").solution_path()))
     tap.ok(seconds < 5, "the longest check takes less than five seconds", seconds)
-    tap.ok("[x] 01.2" in engine.run().stdout and
+    tap.ok("[x] 01.1a" in engine.run().stdout and
            json.loads((engine.my / "progress.json").read_text(encoding="utf-8"))["passed"],
            "the map knows it")
     done = engine.run("reset")
     tap.ok(done.returncode == 0 and answer.read_text(encoding="utf-8") == step.stub() and
            answer.with_name("old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
-           "[x] 01.2" not in engine.run().stdout, "reset keeps the old file", done)
+           "[x] 01.1a" not in engine.run().stdout, "reset keeps the old file", done)
 
 
 def check_next(tap, engine):
     """The map and a passed step send on from where the learner works."""
-    step = learn_steps.find_step("04.2")
-    first = engine.run("04.2")
-    tap.ok("next: ./ladder learn 04.2, a step of docs/04_flash_backward/2_delta.md" in
+    step = learn_steps.find_step("04.2a")
+    first = engine.run("04.2a")
+    tap.ok("next: ./ladder learn 04.2a, a step of docs/04_flash_backward/2_delta.md" in
            engine.run().stdout, "what is begun and not passed is next", first)
-    (engine.my / "04.2" / "answer.c").write_text(step.solution(), encoding="utf-8")
-    done = engine.run("04.2")
+    (engine.my / "04.2a" / "answer.c").write_text(step.solution(), encoding="utf-8")
+    done = engine.run("04.2a")
     following = re.search(r"next: \./ladder learn (\S+),", done.stdout)[1]
-    pages = [page for page, _ in learn.lessons()]
-    page = learn.lesson_of(learn_steps.find_step(following))
-    tap.ok(following != "04.2" and pages.index(page) >= pages.index(learn.lesson_of(step)),
-           "after a step of stage 04 the next one is not in stage 01", done)
+    tap.ok(following == "04.2b", "after a step of stage 04 the next one is not in stage 01", done)
     tap.ok(f"[>] {following} " in engine.run().stdout, "the map says the same", following)
     steps = learn_steps.read_steps()
-    progress = {"passed": {step.name: "" for step in steps if step.name != "01.2"}, "last": "06.9"}
-    tap.ok(learn.next_step(steps, progress).name == "01.2", "behind the last one: those left out")
+    progress = {"passed": {step.name: "" for step in steps if step.name != "01.1a"},
+                "last": "06.7a"}
+    tap.ok(learn.next_step(steps, progress).name == "01.1a", "behind the last one: those left out")
 
 
 def check_bug(tap, engine):
     """The sentence of a bug comes with the second wrong version, or after a hint."""
-    step, answer = learn_steps.find_step("02.5"), engine.my / "02.5" / "answer.c"
+    step, answer = learn_steps.find_step("02.2c"), engine.my / "02.2c" / "answer.c"
     sentence = "Only the largest part"
-    first, again = engine.run("02.5").stdout, engine.run("02.5").stdout
+    first, again = engine.run("02.2c").stdout, engine.run("02.2c").stdout
     tap.ok("is wrong at" in first and sentence not in first + again and
            "What the bug is, is said" in again, "a bug: what is wrong, not why", (first, again))
-    checked = engine.run("check", "02.5", str(answer)).stdout
+    checked = engine.run("check", "02.2c", str(answer)).stdout
     tap.ok(sentence in checked and "tree_remainder" not in checked, "check says why", checked)
     program = answer.with_name("check")
     done = subprocess.run([str(program), "-N", "192"], capture_output=True, text=True, check=False)
     tap.ok("is wrong at" in done.stdout and sentence not in done.stdout and
            "tree_remainder" not in done.stdout, "by hand: neither code nor sentence", done)
     answer.write_text(step.wrong_answers()[0][1] + "\n", encoding="utf-8")
-    tap.ok(sentence in engine.run("02.5").stdout, "a second wrong version: why")
+    tap.ok(sentence in engine.run("02.2c").stdout, "a second wrong version: why")
     answer.write_text(step.stub().replace("softmax_merge(waiting[level], carry)", "carry"),
                       encoding="utf-8")
-    done = engine.run("02.5").stdout
+    done = engine.run("02.2c").stdout
     tap.ok(f"The bug that the step began with: {sentence}" in " ".join(done.split()),
            "a second wrong version that nobody knows: the bug of the stub", done)
     for other in (s for s in learn_steps.read_steps() if s.kind == "bug"):
         tap.ok(learn.bug_of(other), f"{other.name}: the bug of the stub has a sentence")
-    engine.run("reset", "02.5")
-    tap.ok(sentence not in engine.run("02.5").stdout, "reset forgets the first one")
-    engine.run("hint", "02.5")
-    tap.ok(sentence in engine.run("02.5").stdout, "after a hint: why")
+    engine.run("reset", "02.2c")
+    tap.ok(sentence not in engine.run("02.2c").stdout, "reset forgets the first one")
+    engine.run("hint", "02.2c")
+    tap.ok(sentence in engine.run("02.2c").stdout, "after a hint: why")
     answer.write_text(step.solution(), encoding="utf-8")
-    done = engine.run("02.5")
+    done = engine.run("02.2c")
     tap.ok(done.returncode == 0 and done.stdout.count("\n-") == 1 and "-    /* " not in done.stdout,
            "passed: the changed line is shown", done)
     tap.ok(f"In fact: {step.fact()}" in " ".join(done.stdout.split()),
            "passed: what was to be predicted is answered", done)
-    stub = learn_steps.find_step("03.5").stub()
-    tap.ok("exp(m~ - m_new) P~" not in stub and "beta" in stub, "03.5: no formula in the stub")
+    stub = learn_steps.find_step("03.2a").stub()
+    tap.ok("exp(m~ - m_new) P~" not in stub and "beta" in stub, "03.2a: no formula in the stub")
 
 
 def check_trace_copy(tap, engine):
-    done = engine.run("1.8")
-    copied = (engine.my / "01.8" / "trace.txt").read_text(encoding="utf-8")
-    tap.ok(copied.startswith("$ build/demo/01_naive/naive -N 4") and "my/01.8/trace.txt" in
-           done.stdout, "1.8 is 01.8; its trace stands beside the answer", (done, copied[:80]))
+    done = engine.run("1.3c")
+    copied = (engine.my / "01.3c" / "trace.txt").read_text(encoding="utf-8")
+    tap.ok(copied.startswith("$ build/demo/01_naive/naive -N 4") and "my/01.3c/trace.txt" in
+           done.stdout, "1.3c is 01.3c; its trace stands beside the answer", (done, copied[:80]))
 
 
 def check_commands(tap, engine, folder):
-    step, before = learn_steps.find_step("01.2"), engine.files()
+    step, before = learn_steps.find_step("01.1a"), engine.files()
     good, bad = pathlib.Path(folder, "good.c"), pathlib.Path(folder, "bad.c")
     good.write_text(step.solution(), encoding="utf-8")
     bad.write_text(step.stub(), encoding="utf-8")
     for words, status, sentence in (
-            (("check", "01.2", "good.c"), 0, "passed"), (("check", "01.2", "bad.c"), 1, "WRONG"),
-            (("check", "01.2", "none.c"), 2, "no file 'none.c'"), (("check", "01.2"), 2, "takes 2"),
+            (("check", "01.1a", "good.c"), 0, "passed"), (("check", "01.1a", "bad.c"), 1, "WRONG"),
+            (("check", "01.1a", "none.c"), 2, "no file 'none.c'"),
+            (("check", "01.1a"), 2, "takes 2"), (("hint", "01.1a", "3"), 2, "takes 0 or 1"),
             (("check", "99.1", "good.c"), 2, "unknown step '99.1'"), (("99.1",), 2, "unknown step"),
-            (("--fast",), 2, "unknown option '--fast'"), (("hint", "01.2", "3"), 2, "takes 0 or 1"),
-            (("01.2", "more"), 2, "'more'"), (("01.2", "--give-up"), 2, "--give-up belongs"),
-            (("reset", "01.2", "3"), 2, "takes 0 or 1"), (("doctor",), 0, "Steps can be done here"),
-            (("--help",), 0, "./ladder learn hint")):
+            (("--fast",), 2, "unknown option '--fast'"),
+            (("01.1a", "more"), 2, "'more'"), (("01.1a", "--give-up"), 2, "--give-up belongs"),
+            (("reset", "01.1a", "3"), 2, "takes 0 or 1"),
+            (("doctor",), 0, "Steps can be done here"), (("--help",), 0, "./ladder learn hint")):
         done = engine.run(*words, cwd=folder)
         text = done.stderr if status == 2 else done.stdout
         tap.ok(done.returncode == status and sentence in text and
@@ -490,7 +486,7 @@ def check_commands(tap, engine, folder):
     fresh = Engine(pathlib.Path(folder, "fresh"))
     done = fresh.run("hint")
     tap.ok(done.returncode == 2 and "no step was begun" in done.stderr, "no step to hint at", done)
-    done = subprocess.run([str(ROOT / "ladder"), "learn", "01.2"], capture_output=True, text=True,
+    done = subprocess.run([str(ROOT / "ladder"), "learn", "01.1a"], capture_output=True, text=True,
                           env=dict(engine.environment, LADDER_MY=str(good)), check=False)
     tap.ok(done.returncode == 2 and done.stderr.count("\n") == 1 and str(good) in done.stderr,
            "LADDER_MY is a file: one sentence", done)
@@ -501,8 +497,8 @@ def check_commands(tap, engine, folder):
 
 def check_interrupt(tap, engine):
     """watch: judges what is saved; Ctrl-C ends it and leaves the files as they are."""
-    step, answer = learn_steps.find_step("01.2"), engine.my / "01.2" / "answer.c"
-    process = subprocess.Popen([str(ROOT / "ladder"), "learn", "watch", "01.2"], cwd=ROOT,
+    step, answer = learn_steps.find_step("01.1a"), engine.my / "01.1a" / "answer.c"
+    process = subprocess.Popen([str(ROOT / "ladder"), "learn", "watch", "01.1a"], cwd=ROOT,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=engine.environment, start_new_session=True)
     line = ""

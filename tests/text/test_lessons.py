@@ -50,7 +50,9 @@ Look at the arrow.
 
 </details>
 
-**Next:** step 03.1 (`./ladder learn 03.1`), then [page 03.2](2_more.md).
+**In short.** It carries the values.
+
+**Next:** step 03.1a (`./ladder learn 03.1a`), then [page 03.2](2_more.md).
 """
 WRONG = [
     ("no title", ("# 03.1 ", "# Chapter "), "its first line is not"),
@@ -73,10 +75,11 @@ WRONG = [
     ("two questions", ("3. Who?\n", ""), "has not questions 1 to 3"),
     ("two answers", ("3. You.\n", ""), "have not answers 1 to 3"),
     ("answers in sight", ("<details>", "<div>"), "have not answers 1 to 3"),
-    ("a dead end", ("**Next:** step 03.1 (`./ladder learn 03.1`), then [page 03.2](2_more.md).",
+    ("a dead end", ("**Next:** step 03.1a (`./ladder learn 03.1a`), then [page 03.2](2_more.md).",
                     "**Next:** rest."), "leads to no page and no step"),
-    ("a step that is not there", ("learn 03.1", "learn 03.9"), "there is no docs/learn/03.9_*"),
-    ("one of several steps", ("step 03.1", "steps 03.1 and 03.8"), "there is no docs/learn/03.8_*"),
+    ("a step that is not there", ("learn 03.1a", "learn 03.9c"), "there is no docs/learn/03.9c_*"),
+    ("one of several steps", ("step 03.1a", "steps 03.1a and 03.8b"),
+     "there is no docs/learn/03.8b_*"),
     ("a gap", ("| 1 | 2 |", "| 1 | (not yet recorded) |"), "a number is not yet recorded"),
     ("its own history", ("All.", "The first version did."), "speaks of how it was made"),
 ]
@@ -85,7 +88,7 @@ WRONG = [
 def write(root, text):
     page = root / "docs/03_flash_forward/1_values.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    (root / "docs/learn/03.1_values").mkdir(parents=True, exist_ok=True)
+    (root / "docs/learn/03.1a_values").mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
     return lessons.Lesson(page)
 

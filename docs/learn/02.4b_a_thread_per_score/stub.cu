@@ -3,7 +3,7 @@
  * 02.4b: which thread computes which score.
  */
 
-/* YOUR CODE: at most 16 lines */
+/* YOUR CODE: 16 lines are enough */
 /* Q: [Nq][d]. K_T: [d][Nk]. S: [Nq][Nk]. */
 __global__ void scores_kernel(const float *Q, const float *K_T, float *S, int Nq, int Nk, int d)
 {

@@ -16,7 +16,7 @@ __global__ void rows_kernel(const float *X, float *m_out, float *l_out, int rows
         l = l * expf(m - m_new) + expf(s - m_new);
         m = m_new;
     }
-    /* YOUR CODE: at most 10 lines */
+    /* YOUR CODE: 10 lines are enough */
     /* END OF YOUR CODE */
     if (lane == 0) {
         m_out[row] = m;

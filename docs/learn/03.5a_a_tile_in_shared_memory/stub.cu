@@ -10,7 +10,7 @@ __global__ void scores_kernel(const float *Q, const float *K, float *S, int Nq, 
     __shared__ float K_smem[TILE][65];
     const int i0 = blockIdx.y * TILE, j0 = blockIdx.x * TILE; /* the first query, the first key */
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    /* YOUR CODE: at most 8 lines */
+    /* YOUR CODE: 8 lines are enough */
     /* END OF YOUR CODE */
     for (int i = i0 + warp; i < i0 + TILE && i < Nq; i += 8) {
         float sum = 0.0f;

@@ -8,7 +8,7 @@
 /* Where channel x of key r lies: 0 to 32 * 72 - 1. */
 __device__ int place(int r, int x)
 {
-    /* YOUR CODE: at most 3 lines */
+    /* YOUR CODE: 3 lines are enough */
     return r * D + x;
     /* END OF YOUR CODE */
 }

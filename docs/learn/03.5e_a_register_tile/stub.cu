@@ -17,7 +17,7 @@ __global__ void scores_kernel(const float *Q, const float *K, float *S, int Nk)
     }
     __syncthreads();
     float sum[4][4] = {};
-    /* YOUR CODE: at most 14 lines */
+    /* YOUR CODE: 14 lines are enough */
     for (int r = 0; r < 4; r++)
         for (int c = 0; c < 4; c++)
             for (int x = 0; x < D; x++)

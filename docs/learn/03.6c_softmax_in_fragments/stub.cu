@@ -14,7 +14,7 @@ __global__ void rows_kernel(const float *X, float *m_out, float *l_out, int cols
         for (int n = 0; n < 4; n++)
             for (int e = 0; e < 4; e++)
                 s[n][e] = X[(g + e / 2 * 8) * cols + c0 + 8 * n + 2 * t + e % 2];
-        /* YOUR CODE: at most 14 lines */
+        /* YOUR CODE: 14 lines are enough */
         /* END OF YOUR CODE */
     }
     for (int h = 0; h < 2; h++) {

@@ -32,7 +32,7 @@ __global__ void sum_kernel(const float *V, float *Y, int tiles)
     auto barrier_wait = [](uint32_t barrier, uint32_t parity) {
         ::barrier_wait(barrier, parity, 0);
     };
-    /* YOUR CODE: at most 16 lines */
+    /* YOUR CODE: 16 lines are enough */
     /* END OF YOUR CODE */
     if (thread >= 32)
         Y[thread - 32] = sum;

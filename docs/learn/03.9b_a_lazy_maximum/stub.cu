@@ -27,7 +27,7 @@ __global__ void rows_kernel(const float *S, const float *V, float *O, float *lse
     State row = {S[r * keys], 0.0f, 0.0f, 0};
     for (int j = 0; j < keys; j++) {
         const float s = S[r * keys + j], v = V[j];
-        /* YOUR CODE: at most 6 lines */
+        /* YOUR CODE: 6 lines are enough */
         /* END OF YOUR CODE */
     }
     O[r] = row.a / row.l;

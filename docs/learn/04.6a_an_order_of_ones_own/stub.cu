@@ -3,7 +3,7 @@
  * 04.6a: a workspace in the order of the accumulators.
  */
 
-/* YOUR CODE: at most 14 lines */
+/* YOUR CODE: 14 lines are enough */
 /* Four floats of each lane to W, the tile's 128 floats. */
 __device__ void store_tile(float *W, const float c[4], int lane)
 {

@@ -15,7 +15,7 @@
 #include "limits.h"
 
 #define WEAK __attribute__((weak))
-#define TILE 8            /* keys of a tile in step 04.5 */
+#define TILE 8            /* keys of a tile in step 04.2c */
 #define ROOM (256L << 10) /* bytes of memory with --memory */
 
 WEAK int backward_dv_variant(const float *Q, const float *K, const float *lse, const float *dO,

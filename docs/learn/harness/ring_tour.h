@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring_tour.h: the backward pass of a ring whose ranks play in one process, for step 06.9.
+ * ring_tour.h: the backward pass of a ring whose ranks play in one process, for step 06.5c.
  *
  * Interface:
  * - RingTour: all ranks; opaque. At each rank lie a block of keys (K and V) and two sums (dK, dV).

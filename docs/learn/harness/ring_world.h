@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring_world.h: ranks that play in one process, for step 06.8.
+ * ring_world.h: ranks that play in one process, for step 06.2a.
  *
  * Interface:
  * - RingPlayer: what one rank has; K and V are the block that is here now.
