@@ -390,9 +390,10 @@ def check_deeds(tap, build, sandbox, folder):
     tap.ok([result["submission"] for result in results] == 
            [str(file) for file in [*files, link, folder / "empty", large, RIGHT]],
            "submissions have the names and the order of the command line")
-    refused = {name: result["similarity"] for (name, *_), result in zip(DEEDS, results)}
-    tap.ok(refused["does not compile"] is None and refused["says no"] and
-           results[-1]["similarity"], "what does not compile is compared with nothing", refused)
+    refused = {name: result["similarity_why"] for (name, *_), result in zip(DEEDS, results)}
+    tap.ok(refused["does not compile"] == "it did not compile" and
+           "fingerprints" in refused["says no"] and results[-1]["similarity"],
+           "what does not compile, or is too short, is compared with nothing", refused)
     tap.ok(results[-1]["score"] == 10, "the right one gets all points", results[-1])
     tap.ok(all(result["sandbox"] == sandbox for result in results), "each row names the sandbox")
     hidden = [test for result in results for test in result["tests"] if test["name"] == "hidden"]
