@@ -28,13 +28,13 @@ import xml.etree.ElementTree as xml
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE.parents[1] / "common" / "tools"))
+sys.path.insert(0, str(HERE.parents[1] / "common" / "course"))
 import grade as grade_tool
 import grade_formats
 import suite as suites
 from tap import Tap
 
-TOOL = HERE.parents[1] / "common" / "tools" / "grade.py"
+TOOL = HERE.parents[1] / "common" / "course" / "grade.py"
 HEADERS = HERE.parents[1] / "docs" / "course" / "include"
 RIGHT = HERE / "submissions" / "right.c"
 VISIBILITIES = ("hidden", "after_due_date", "after_published", "visible")
@@ -1051,7 +1051,7 @@ def check_whole_words(tap, folder):
     """./ladder passes words on as they are: a name that holds ' -h ' asks for no help."""
     (folder / "python3").write_text('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done\n')
     (folder / "python3").chmod(0o755)
-    script = HERE.parents[1] / "common" / "tools" / "ladder_course.sh"
+    script = HERE.parents[1] / "common" / "course" / "ladder_course.sh"
     for words, wanted in ((["S", "a -h b/mine.c"], "<S><a -h b/mine.c>"),
                           (["S", "-h"], "<--help>"), (["--help"], "<--help>")):
         run = subprocess.run(["sh", "-euc", f'cd .; . "{script}"; build_programs() {{ :; }}; '

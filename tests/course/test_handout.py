@@ -25,7 +25,7 @@ import zipfile
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-for folder in (HERE / "..", ROOT / "common" / "tools", ROOT / "docs" / "course" / "python",
+for folder in (HERE / "..", ROOT / "common" / "course", ROOT / "docs" / "course" / "python",
                HERE / "solutions"):
     sys.path.insert(0, str(folder))
 import adapters
@@ -86,8 +86,7 @@ def check_no_solution(tap):
                 found.update({name: run for run in text_runs(text) & secret})
         tap.ok(not found, f"{folder.name}: no run of {LENGTH} tokens of a solution",
                "\n".join(f"{name}: {' '.join(run)}" for name, run in found.items()))
-    judge = {f"common/tools/{name}": ROOT / "common" / "tools" / name for name in handout.TOOLS
-             if (ROOT / "common" / "tools" / name).is_file()}
+    judge = {f"common/{name}": ROOT / "common" / name for name in handout.TOOLS}
     found = [name for name, text in texts(judge) if text_runs(text) & secret]
     tap.ok(not found, "the judge's tools hold none either", " ".join(found))
 
@@ -190,7 +189,7 @@ def check_program(tap, build):
         wanted = {"handout.md", "stub.c", "Makefile", "Dockerfile", "public.suite", "simple.suite",
                   "twist.suite", "include/flash_simple.h", "include/attn.h", "include/attn_pairs.h",
                   "include/tensor.h", "judge/build/demo/common/course/attn_judge",
-                  "judge/common/tools/grade.py"}
+                  "judge/common/course/grade.py"}
         tap.ok(wanted <= names, "the students' folder", " ".join(sorted(wanted - names)))
         tap.ok(not any("template" in name or "hidden" in name or "rubric" in name or
                        "instructor" in name or "solution" in name for name in names),
@@ -364,7 +363,7 @@ def check_debug(tap):
 
 def check_class(tap, build):
     """./ladder grade 2 FOLDER...: all suites and the change, one row a student."""
-    tool = ROOT / "common" / "tools" / "grade_class.py"
+    tool = ROOT / "common" / "course" / "grade_class.py"
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         (scratch / "key").write_bytes(KEYS[0])
@@ -429,7 +428,7 @@ exec {built}/common/course/attn_jail "$@"
         for kind in handout.kinds(handout.assignment(2)):
             template = ROOT / "docs/course/2_flash_forward" / f"twist_{kind}.template"
             run = graded(template, "ann/mine.c", "--key", "key",
-                         tool=ROOT / "common" / "tools" / "grade.py")
+                         tool=ROOT / "common" / "course" / "grade.py")
             tap.ok((run.returncode, "another change" in run.stderr) ==
                    ((0, False) if kind == chosen else (2, True)),
                    f"a change that the key did not choose is refused: {kind}", run.stderr)
@@ -475,7 +474,7 @@ def check_quiz(tap):
         (scratch / "key").write_bytes(KEYS[0])
 
         def run(*words):
-            tool = [sys.executable, ROOT / "common" / "tools" / "quiz.py"]
+            tool = [sys.executable, ROOT / "common" / "course" / "quiz.py"]
             return subprocess.run([*tool, *words, "--key", scratch / "key", "--out",
                                    scratch / "quiz"], capture_output=True, text=True, check=False)
         for words in (["07"], ["03", "--count", "999"]):

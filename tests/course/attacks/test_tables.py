@@ -5,8 +5,8 @@
     test_tables.py BUILD
 
 The table is what a right solution saw on the public suite: the sums of its inputs. The thief is
-right where the sum stands in the table, which is what a file of outputs would give. And: cases.lock,
-the command that replays a case, and what Gradescope grades before the due date.
+right where the sum stands in the table, which is what a file of outputs would give. And:
+cases.lock, the command that replays a case, and what Gradescope grades before the due date.
 """
 import argparse
 import json

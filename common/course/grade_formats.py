@@ -16,8 +16,10 @@ import json
 import os
 import pathlib
 import re
+import sys
 import xml.etree.ElementTree as xml
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # for all here
 import tool
 
 FORMATS = {"table": "table.txt", "json": "results.jsonl", "gradescope": None, "otter": None,

@@ -47,8 +47,9 @@ import tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
-TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
-         "peer_speed.py", "tool.py")
+TOOLS = (*("course/" + name for name in (
+    "autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py", "peer_speed.py")),
+         "tools/tool.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
@@ -68,7 +69,7 @@ all: $(MINE:.c=.o)
 	$(CC) $(CFLAGS) -c $< -o $@
 test: grade
 grade:
-	@python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . \\
+	@python3 judge/common/course/autograder.py --so-sandbox $(SANDBOX) --suites . \\
 	    $(if $(SUITE),--suite "$(SUITE)" --case "$(CASE)") .
 docker:
 	docker build --platform @PLATFORM@ -t attention-course .
@@ -117,7 +118,7 @@ RUN_AUTOGRADER = """#!/bin/sh
 # Gradescope runs this for each submission.
 set -eu
 mkdir -p /autograder/results
-exec python3 /autograder/source/judge/common/tools/autograder.py \\
+exec python3 /autograder/source/judge/common/course/autograder.py \\
     --visible /autograder/source/visible --metadata /autograder/submission_metadata.json \\
     --suites /autograder/source/suites --results /autograder/results/results.json \\
     /autograder/submission
@@ -259,7 +260,7 @@ def stripped(path):
 
 def judge_files(build):
     """The judge in the places of this repository, so that its tools find each other."""
-    files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
+    files = {f"judge/common/{name}": ROOT / "common" / name for name in TOOLS}
     for name in PROGRAMS:
         path = build / "common" / "course" / name
         if not path.is_file():

@@ -52,6 +52,7 @@ import re
 import shlex
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # for all here
 import tool
 
 CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",

@@ -556,7 +556,7 @@ def count(text):
 
 def parse(arguments):
     parser = Parser(prog="./ladder grade", allow_abbrev=False,
-                    description="grade submissions on a suite; see common/tools/grade.py")
+                    description="grade submissions on a suite; see common/course/grade.py")
     parser.add_argument("suite", metavar="SUITE", help="a suite or template, or the number of an "
                         "assignment: all its suites, with a folder for each student")
     parser.add_argument("submissions", metavar="SUBMISSION", nargs="+",
