@@ -52,13 +52,8 @@ static Cell *shared_cell(u32 address)
 
 Memory *memory_of(uintptr_t a)
 {
-    static Memory *last;
-    if (last && a >= last->lo && a < last->hi && memory.count(last->hi))
-        return last;
     auto at = memory.upper_bound(a);
-    if (at == memory.end() || a < at->second.lo)
-        return nullptr;
-    return last = &at->second;
+    return at == memory.end() || a < at->second.lo ? nullptr : &at->second;
 }
 
 std::string who(const Fiber *f)

@@ -31,7 +31,8 @@ BUILD = ROOT / "build/simt"
 sys.path.insert(0, str(ROOT / "common/tools"))
 import rungs  # noqa: E402
 
-STAGES = {"01": "01_naive", "02": "02_tiled_softmax", "03": "03_flash_forward"}
+STAGES = {"01": "01_naive", "02": "02_tiled_softmax", "03": "03_flash_forward",
+          "04": "04_flash_backward", "05": "05_sliding_window_online"}
 NEXT = {
     "right": "next: ./ladder simt {stage} {name} check",
     "clean": "next: ./ladder simt {stage} {name} count --lines; what this cannot see: "

@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "common/tools")]
 import rungs  # noqa: E402
 
-STAGES = {"01": "01_naive", "02": "02_tiled_softmax", "03": "03_flash_forward"}
+STAGES = {"01": "01_naive", "02": "02_tiled_softmax", "03": "03_flash_forward",
+          "04": "04_flash_backward", "05": "05_sliding_window_online"}
 SCHEDULES = {
     "late": {},
     "early": {"SIMT_EARLY": "1", "SIMT_SEED": "-1", "SIMT_BLOCKS": "1"},

@@ -20,6 +20,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import rungs  # noqa: E402
 import tool  # noqa: E402
 
+# O and lse for a stage whose rungs have a backward pass only: rungs of stage 03.
+FORWARD = """CUDA_RUNG_FN(flash_forward, v1_fa2)
+CUDA_RUNG_FN(flash_forward, v5_cp_async)
+static AttnStatus forward(const AttnArgs *args)
+{
+    return args->Q.dtype == ATTN_F32 ? flash_forward_v1_fa2(args) : flash_forward_v5_cp_async(args);
+}"""
+
 
 def cuda_rungs(main_c, parts):
     return [(stage, name, path) for stage, name, path in rungs.listed(main_c)
@@ -39,15 +47,20 @@ def write_main(output, main_c, entries):
     folder = main_c.parent
     lines = [f"/* Generated from {folder.name}/main.c by common/simt/programs/programs.py. */",
              '#include "harness/stage_main.h"', '#include "harness/rows_attention.h"',
-             '#include "variant_so.h"']
+             '#include "harness/rung.h"', '#include "variant_so.h"']
+    needs_forward = False
     for stage, rung, path in entries:
         line = rungs.registration(path)
+        needs_forward |= line.get("forward") == "NULL"
         lines.append(f"ROWS_RUNG_CUDA({stage}, {rung}, {line['idea']});" if "softmax" in line else
                      f"extern const Rung rung_{stage}_{rung};")
+    if needs_forward:
+        lines.append(FORWARD)
     lines += ["static Variant variants[] = {",
               *(f"    CUDA_RUNG({stage}, {rung})," for stage, rung, _ in entries), "};",
               stage_text(main_c), "int main(int argc, char **argv)", "{",
-              "    static const StageMain all = {.variants = variants};",
+              "    static const StageMain all = {.variants = variants" +
+              (", .forward = {NULL, forward}};" if needs_forward else "};"),
               "    return stage_main(&stage, &all, argc, argv);", "}"]
     pathlib.Path(output).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

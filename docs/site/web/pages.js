@@ -9,18 +9,32 @@ const pages = {};
 
 const INPUT = { label: "input", options: [["hand", "the lessons' four tokens"],
     ["turned", "the same, keys turned"], ["0", "random, seed 0"], ["1", "random, seed 1"],
-    ["2", "random, seed 2"]] };
+    ["2", "random, seed 2"], ["own", "by hand"]] };
+const OWN = { label: "rows of Q | K | V", type: "text", value: ["q", "k", "v"].map(t =>
+    steps_hand[t].map(r => r.join(" ")).join("; ")).join(" | ") };
 const size = (label, min, max, value) => ({ label, min, max, value });
 const ROW = size("row to follow", 0, 15, 0);
 const CAUSAL = { label: "causal", type: "checkbox" };
 
+// "1 0; 0 1 | 1 1; 2 0 | 3 1; 0 4": rows by semicolons, Q, K and V by bars.
+function written(text) {
+    const [Q, K, V] = text.split("|").map(t => t.trim().split(/\s*;\s*/)
+        .map(r => r.split(/\s+/).map(Number)));
+    const as_Q = M => M && M.length === Q.length && M.every(r => r.length === Q[0].length &&
+        r.every(isFinite));
+    if (![Q, K, V].every(as_Q) || Q.length > 16 || Q[0].length > 8)
+        throw Error("at most 16 rows of 8 numbers for each: 1 0; 0 1 | 1 1; 2 0 | 3 1; 0 4");
+    return { Q, K, V };
+}
+
 // Fills the input; {N, d} as it came out: the lessons' tokens are four of two channels.
 function fill(c, v, more = {}) {
     const hand = v.input === "hand" || v.input === "turned", all = globalThis.steps_hand;
-    const N = hand ? 4 : v.N, d = hand ? 2 : v.d || 4;
-    const given = hand && { Q: all.q, dO: all.do, K: all[v.input === "hand" ? "k" : "k_turned"],
-                            V: all[v.input === "hand" ? "v" : "v_turned"] };
-    c.input({ N, d, to: v.causal ? 0 : FREE, seed: hand ? 0 : +v.input, given, ...more });
+    const given = v.input === "own" ? written(v.own) : hand ? { Q: all.q, dO: all.do,
+        K: all[v.input === "hand" ? "k" : "k_turned"],
+        V: all[v.input === "hand" ? "v" : "v_turned"] } : null;
+    const N = given ? given.Q.length : v.N, d = given ? given.Q[0].length : v.d || 4;
+    c.input({ N, d, to: v.causal ? 0 : FREE, seed: given ? 0 : +v.input, given, ...more });
     return { N, d };
 }
 
@@ -52,8 +66,7 @@ const line = e => e && { file: e.file, func: e.func, line: e.line };
 // --- 01: scores to output ------------------------------------------------------------------------
 
 pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8, 2), causal: CAUSAL,
-                       input: INPUT },
-    v => {
+                       input: INPUT, own: OWN }, v => {
         const { N, d } = fill(c, v), events = c.run(RUNG.naive), P = matrix(c.read("work", N * N),
             N);
         const O = matrix(c.read("O", N * d), d), lse = c.read("lse", N), steps = [];
@@ -87,8 +100,7 @@ pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8,
             put(`Output ${i} gains P(${i}, ${j}) = ${near(P[i][j])} times value ${j}.`, e);
         });
         return steps;
-    },
-    (s, v, steps, now) => {
+    }, (s, v, steps, now) => {
         const { N, d, P } = s, phase = s.soft === 0 ? "S" : "P";
         return [heat({ rows: N, cols: N, value: (i, j) => s.S[i][j], tile: [s.i, 1, s.j, 1],
                        colour: (i, j) => i < s.soft ? P[i][j] : undefined,
@@ -104,9 +116,8 @@ pages.scores = c => [{ N: size("tokens N", 2, 8, 4), d: size("channels d", 1, 8,
 
 // --- 02: online softmax --------------------------------------------------------------------------
 
-pages.online = c => [{ N: size("scores N", 2, 16, 4), input: INPUT,
-                       query: size("query", 0, 15, 3) },
-    v => {
+pages.online = c => [{ N: size("scores N", 2, 16, 4), input: INPUT, own: OWN,
+                       query: size("query", 0, 15, 3) }, v => {
         const { N } = fill(c, v), i = Math.min(N - 1, v.query), events = c.rows(0, i);
         const pushes = events.filter(e => e.op === "p"), out = c.read("O", N);
         const lse = c.read("lse", 1)[0];
@@ -116,16 +127,13 @@ pages.online = c => [{ N: size("scores N", 2, 16, 4), input: INPUT,
             return { k, N, i, pushes, out, lse, at: line(e), alpha: alphas[k], end,
                 say: `Score ${k} is ${near(s)}. ` + (m > m0 && k ? "A new maximum: the old sum " +
                      `shrinks by alpha ${near(alphas[k])}.` : "The maximum stays.") +
-                     ` m is ${near(m)}, l is ${near(l)}.`,
-                question: k ? m > m0 ?
+                     ` m is ${near(m)}, l is ${near(l)}.`, question: k ? m > m0 ?
                     { text: `m is ${near(m0)} and the next score ${near(s)}: alpha = exp(m_old - ` +
                             "m_new) will be", answer: alphas[k] } :
                     { text: `m is ${near(m0)}, l is ${near(l0)}, the next score ${near(s)}: l ` +
-                        `will be`,
-                      answer: l } : null };
+                        `will be`, answer: l } : null };
         });
-    },
-    s => {
+    }, s => {
         const scores = s.pushes.map(e => e.values[2]), now = s.pushes[s.k].values;
         const low = Math.min(...scores.filter(isFinite)), high = Math.max(...scores), w = 34,
             h = 130;
@@ -151,8 +159,7 @@ pages.online = c => [{ N: size("scores N", 2, 16, 4), input: INPUT,
 // --- 02: the tree of merges ----------------------------------------------------------------------
 
 pages.tree = c => [{ N: size("scores N", 65, 1024, 480), query: size("query", 0, 63, 0),
-                     seed: size("seed", 0, 9, 0) },
-    v => {
+                     seed: size("seed", 0, 9, 0) }, v => {
         c.input({ N: v.N, d: 4, seed: v.seed });
         const events = c.rows(1, v.query).filter(e => e.op === "m" || e.name === "block");
         const nodes = [], waiting = [], steps = [];
@@ -196,8 +203,7 @@ pages.tree = c => [{ N: size("scores N", 65, 1024, 480), query: size("query", 0,
         steps.forEach((s, k) => Object.assign(s, { tree: nodes, nodes: s.nodes || nodes.length,
             lse: c.read("lse", 1)[0], N: v.N, end: k + 1 === steps.length }));
         return steps;
-    },
-    s => {
+    }, s => {
         const w = 44, deep = Math.max(...s.tree.map(n => n.level)), count = Math.ceil(s.N / 64);
         const x = n => w * (n.first + n.blocks / 2), y = n => 22 + (deep - n.level) * 40;
         const out = [];
@@ -287,7 +293,7 @@ function flashSteps(events, { N, d, row }) {
 pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys outside"],
                           ["v1", "v1: queries outside"]] },
         N: size("tokens N", 2, 16, 6), d: size("channels d", 1, 8, 2), causal: CAUSAL,
-        M: size("fast memory M", 4, 256, 16), input: { ...INPUT, value: "0" }, row: ROW },
+        M: size("fast memory M", 4, 256, 16), input: { ...INPUT, value: "0" }, own: OWN, row: ROW },
     v => {
         const { N, d } = fill(c, v, { sram: v.M }), P = probabilities(c, N);
         const row = Math.min(N - 1, v.row), end = c.run(RUNG[v.rung === "v0" ? "v1" : "v0"]).pop();
@@ -296,8 +302,7 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
         steps.forEach((s, k) => Object.assign(s, { P, other: end, result: O, results: lse,
                                                    end: k + 1 === steps.length }));
         return steps;
-    },
-    (s, v, steps, now) => {
+    }, (s, v, steps, now) => {
         const { N, d, row } = s, span = t => s.tiles[t] && [s.tiles[t].first, s.tiles[t].rows];
         const O = matrix(s.O, d), cells = ["m", "l", ...numbered("O", d)];
         const finite = v.rung === "v0" || !s.end;
@@ -306,8 +311,7 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
                     lit: { rows: span("Q_i"), cols: span("K_j") }, label: `scores: ${s.say}` }),
             boxes("Fast memory", s.fast, v.M),
             bars("traffic", [["loads", s.loads, 0, s.other.loads],
-                             ["stores", s.stores, 0, s.other.stores]]),
-            tag("p", { class: "note" },
+                             ["stores", s.stores, 0, s.other.stores]]), tag("p", { class: "note" },
                 "Elements moved so far; the outline is where the other loop " +
                 "order ends. M is the paper's four tiles; S, m and l come on top."),
             table(`row q${row}`, cells, [["before", [s.before.m, s.before.l, ...s.before.O]],
@@ -317,8 +321,7 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
                       i => i >= s.tile[0] && i < s.tile[0] + s.tile[1]),
                 s.tile[1] ? table("S_ij", numbered("k", s.tile[3]), range(s.tile[1]).map(a =>
                     [`q${s.tile[0] + a}`, s.S[s.tile[0] + a].slice(s.tile[2], s.tile[2] +
-                        s.tile[3])])) :
-                    null),
+                        s.tile[3])])) : null),
             s.end ? table("result", ["lse", ...numbered("O", d)],
                 s.result.map((r, i) => [`q${i}`, [s.results[i], ...r]])) : null];
     }];
@@ -331,8 +334,7 @@ const PRODUCTS = { S: "S = scale Q Kᵀ", dS: "dP = dO Vᵀ", dV_j: "dV += Pᵀ 
 pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: delta in each tile"],
                              ["backward1", "v1: delta once"]] },
         N: size("tokens N", 2, 12, 4), d: size("channels d", 1, 8, 2), Br: size("rows Br", 1, 8, 2),
-        Bc: size("keys Bc", 1, 8, 2), causal: CAUSAL, input: INPUT, row: ROW },
-    v => {
+        Bc: size("keys Bc", 1, 8, 2), causal: CAUSAL, input: INPUT, own: OWN, row: ROW }, v => {
         const { N, d } = fill(c, v, { Br: v.Br, Bc: v.Bc }), P = probabilities(c, N);
         const events = c.run(RUNG[v.rung], 1).filter(e => "<>=*".includes(e.op));
         const end = Object.fromEntries(["dQ", "dK", "dV"].map(t => [t, matrix(c.read(t, N * d),
@@ -376,8 +378,7 @@ pages.backward = c => [{ rung: { label: "rung", options: [["backward0", "v0: del
         }
         steps.forEach((s, k) => s.last = k + 1 === steps.length);
         return steps;
-    },
-    (s, v) => {
+    }, (s, v) => {
         const { N, d } = s, keys = range(s.tile[3]).map(k => `k${k + s.tile[2]}`);
         const show = (name, label, cols) => {
             const e = s.tiles[name];
@@ -417,8 +418,7 @@ pages.blocks = c => [{ N: size("tokens N", 4, 16, 8), d: size("channels d", 1, 8
         Br: size("queries of a block", 1, 8, 2), Bc: size("keys of a block", 1, 8, 2),
         window: size("window (keys back)", 0, 15, 3), order: { label: "order of the blocks",
             options: ["rows", "columns", "diagonal", "backwards", "shuffled"].map(o => [o, o]) },
-        input: { ...INPUT, value: "0" }, row: { ...ROW, value: 4 } },
-    v => {
+        input: { ...INPUT, value: "0" }, own: OWN, row: { ...ROW, value: 4 } }, v => {
         const more = { from: -v.window, to: 0, Br: v.Br, Bc: v.Bc }, { N, d } = fill(c, v, more);
         const P = probabilities(c, N), Tr = Math.ceil(N / v.Br), Tc = Math.ceil(N / v.Bc);
         const visits = order(v.order, Tr, Tc), row = Math.min(N - 1, v.row);
@@ -468,8 +468,7 @@ pages.blocks = c => [{ N: size("tokens N", 4, 16, 8), d: size("channels d", 1, 8
         steps.forEach((s, k) => Object.assign(s, { result: O, results: lse,
                                                    last: k + 1 === steps.length }));
         return steps;
-    },
-    (s, v) => {
+    }, (s, v) => {
         const { N, d, row } = s;
         return [heat({ rows: N, cols: N, row, value: (i, j) => s.S[i][j], tile: s.tile,
                     colour: (i, j) => s.S[i][j] === undefined ? undefined : s.P[i][j],
@@ -493,8 +492,7 @@ pages.blocks = c => [{ N: size("tokens N", 4, 16, 8), d: size("channels d", 1, 8
 
 pages.cache = c => [{ N: size("tokens N", 2, 16, 8), d: size("channels d", 1, 8, 2),
                       window: size("window (keys back)", 0, 7, 2), input: { ...INPUT,
-                          value: "0" } },
-    v => {
+                          value: "0" }, own: OWN }, v => {
         const { N, d } = fill(c, v, { from: -v.window, to: 0 }), V = matrix(c.read("V", N * d), d);
         const P = probabilities(c, N), events = c.run(RUNG.stream), O = matrix(c.read("O", N * d),
             d);

@@ -16,8 +16,7 @@ pages.ring = c => [{ ranks: size("ranks", 2, 8, 4), N: size("tokens N", 8, 64, 1
         causal: { label: "causal", type: "checkbox", value: 1 },
         left: size("window (-1: none)", -1, 32, -1),
         backward: { label: "backward too", type: "checkbox" }, d: size("channels d", 1, 8, 2),
-        seed: size("seed", 0, 9, 0), row: { ...size("token to follow", 0, 63, 13) } },
-    v => {
+        seed: size("seed", 0, 9, 0), row: { ...size("token to follow", 0, 63, 13) } }, v => {
         c.input({ N: v.N, d: v.d, seed: v.seed });
         const log = c.ring(+v.method, +v.layout, v.ranks, v.causal ? 1 : 0, v.left, v.backward ? 1 :
             0);
@@ -25,8 +24,7 @@ pages.ring = c => [{ ranks: size("ranks", 2, 8, 4), N: size("tokens N", 8, 64, 1
         const lse = log.filter(e => e.op === "=" && e.words === "lse").map(e => e.values);
         const O = log.filter(e => e.op === "=" && e.words === "O").map(e => matrix(e.values, v.d));
         const lines = log.filter(e => e.op === "r").map(e => e.values.length &&
-            Object.assign(e.values,
-            { at: line(e) }));
+            Object.assign(e.values, { at: line(e) }));
         for (const r of lines.filter(r => r[0] === 0))
             range(r[4]).forEach(t => owner[r[2] + t * r[3]] = r[1]);
         for (const r of lines.filter(r => r[0] % 2)) { // quarters of a block are one
@@ -56,8 +54,7 @@ pages.ring = c => [{ ranks: size("ranks", 2, 8, 4), N: size("tokens N", 8, 64, 1
             }
         }
         return steps;
-    },
-    (s, v) => {
+    }, (s, v) => {
         const G = v.ranks, R = 120, mid = 165, out = [];
         const place = r => [mid + R * Math.sin(2 * Math.PI * r / G),
             mid - R * Math.cos(2 * Math.PI * r / G)];
@@ -131,8 +128,7 @@ pages.ring = c => [{ ranks: size("ranks", 2, 8, 4), N: size("tokens N", 8, 64, 1
                 ["now", [s.lse[s.t][s.row], ...s.O[s.t][s.row]]]], r => r === 1),
             tag("details", {}, tag("summary", {}, "all ranks, all tokens"),
                 table("ranks", ["works with", "visible pairs", "share of all work",
-                    "sends meanwhile"],
-                    range(G).map(g => {
+                    "sends meanwhile"], range(G).map(g => {
                         const mine = s.work.filter(r => r[3] === g), m = s.sent.filter(r =>
                             r[3] === g);
                         return [`rank ${g}`, [unique(mine.map(r => r[0] === 1 ? `K${r[5]}` :

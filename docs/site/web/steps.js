@@ -51,16 +51,14 @@ async function loadSteps(bytes) {
         input({ N, d, from = -FREE, to = FREE, seed = 0, sram = 0, Br = 64, Bc = 64, given }) {
             if (c.step_case(N, d, from, to, seed, sram, Br, Bc) < 0) throw Error("too large");
             for (const t in given || {}) buffer(t, N * d).set(given[t].flat());
-        },
-        visits(list) {
+        }, visits(list) {
             new BigInt64Array(c.memory.buffer, c.step_visits(), list.length)
                 .set(list.map(BigInt));
         },
         run: (rung, backward = 0) => log(c.step_run(rung, backward)),
         rows: (tree, i) => log(c.step_rows(tree, i)),
         ring: (...choices) => log(c.step_ring(...choices)),
-        read: (name, n) => Array.from(buffer(name, n)),
-    };
+        read: (name, n) => Array.from(buffer(name, n)), };
 }
 
 // --- small things --------------------------------------------------------------------------------
@@ -209,8 +207,10 @@ function stepPage(at, choices, make, draw) {
         const [left, ...right] = draw(steps[now], value, steps, now).filter(e => e);
         const c = code(steps[now].at);
         out.replaceChildren(tag("div", {}, left), tag("div", {}, ...right), ...(c ? [c] : []));
-        const set = Object.entries(value).map(([k, v]) => `${k}=${v === true ? 1 : v || 0}`);
-        history.replaceState(null, "", `#${[...set, `step=${now}`].join("&")}`);
+        const set = Object.entries({ ...value, step: now })
+            .filter(([k]) => k !== "own" || value.input === "own");
+        history.replaceState(null, "", "#" + new URLSearchParams(set.map(([k, v]) =>
+            [k, v === true ? 1 : v || 0])));
     }
     function go(n) {
         const next = n === steps.length && document.querySelector(".slides a.next-page");
@@ -224,9 +224,11 @@ function stepPage(at, choices, make, draw) {
     function remake(first = 0) {
         for (const [name, c] of Object.entries(choices)) {
             const f = controls.elements[name];
-            value[name] = c.type === "checkbox" ? f.checked : c.options ? f.value : +f.value;
-            f.labelled.textContent = c.options || c.type === "checkbox" ? "" : ` ${f.value}`;
+            value[name] = c.type === "checkbox" ? f.checked : c.options || c.type ? f.value :
+                +f.value;
+            f.labelled.textContent = c.options || c.type ? "" : ` ${f.value}`;
         }
+        if (choices.own) controls.elements.own.parentNode.hidden = value.input !== "own";
         stop();
         answered = first;
         ask.hidden = true;
