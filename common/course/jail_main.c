@@ -12,7 +12,9 @@
  * SUBMISSION is a .c file, or a folder with .c and .h files. Its files with a dot in front are left
  * out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is refused: it
  * would be followed outside of the jail. DIR must be empty or not exist; afterwards it holds
- * submission.so. 10 seconds, 1 GiB.
+ * submission.so, and in DIR/source the text that was compiled, as the preprocessor left it (*.i):
+ * what a person or a program compares is what ran, whatever macros and conditions stood around it.
+ * 10 seconds, 1 GiB, and 16 MiB a file: a bomb of macros does not compile.
  *
  * stdout: the command, then what the compiler says. Exit status 0 compiled, 1 it does not compile
  * or is refused, 2 bad usage, 3 this machine cannot.
@@ -40,7 +42,7 @@
 #include "course/sandbox.h"
 
 enum { SECONDS = 10, MEBIBYTES = 1024, WORDS = 64, FILES = 64, FILE_BYTES = 4 << 20 };
-enum { SAID_BYTES = 64 << 10 };
+enum { SAID_BYTES = 64 << 10, FILE_MEBIBYTES = 16 };
 enum { COMPILED, REFUSED, USAGE, BROKEN };
 
 typedef struct Jail {
@@ -251,7 +253,7 @@ static int make_copies(Jail *j)
 static int make_command(const Jail *j, char *command[], size_t room)
 {
     static char includes[WORDS][32];
-    static const char *const fixed[] = {"cc", "-std=gnu11", "-shared", "-fPIC"};
+    static const char *const fixed[] = {"cc", "-std=gnu11", "-shared", "-fPIC", "-save-temps=cwd"};
     static const char *const last[] = {"-lm", "-o", "../submission.so"};
     size_t n = 0;
     if (sizeof fixed / sizeof *fixed + sizeof last / sizeof *last + (size_t)j->flag_count +
@@ -297,7 +299,7 @@ static _Noreturn void compile(const Jail *j, char *const command[], int output)
     dup2(output, STDERR_FILENO);
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_CPU, SECONDS);
-    limit(RLIMIT_FSIZE, (rlim_t)64 << 20);
+    limit(RLIMIT_FSIZE, (rlim_t)FILE_MEBIBYTES << 20);
     limit(RLIMIT_AS, (rlim_t)MEBIBYTES << 20);
     if (chdir(j->out) != 0 || !getcwd(here, sizeof here - 8) || chdir("source") != 0) {
         dprintf(STDERR_FILENO, "%s: %s\n", j->out, strerror(errno));

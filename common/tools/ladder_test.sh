@@ -177,7 +177,6 @@ start_test() {
     link_with_gold
     test_start=$(date +%s)
     install test
-    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
 }
 
 end_test() {
@@ -204,6 +203,7 @@ simt_targets() {
 
 ladder_test() {
     start_test
+    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
     test_build
     test_simt
     test_sanitizers

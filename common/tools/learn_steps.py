@@ -32,8 +32,10 @@ import sys
 import tempfile
 import typing
 
-import suite
 import tool
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "course"))
+import suite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARN = ROOT / "docs" / "learn"

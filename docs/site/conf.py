@@ -103,9 +103,9 @@ def add_contents(app, docname, text):
 
 
 def read_again(app, env, added, changed, removed):
-    """A page more or less, or a step page's first line, changes the list beside every page."""
-    steps = any(page.startswith("docs/steps/") for page in changed)
-    return list(env.all_docs) if env.all_docs and (added or removed or steps) else []
+    """A page more or less, or another title, changes the list beside every page."""
+    titles = any(page.startswith("docs/steps/") or page.endswith("README") for page in changed)
+    return list(env.all_docs) if env.all_docs and (added or removed or titles) else []
 
 
 # --- links to sources ----------------------------------------------------------------------------

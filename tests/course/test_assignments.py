@@ -24,7 +24,7 @@ import xml.etree.ElementTree as xml
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-for folder in (HERE / "..", ROOT / "common" / "tools"):
+for folder in (HERE / "..", ROOT / "common" / "course"):
     sys.path.insert(0, str(folder))
 import grade
 import grade_formats

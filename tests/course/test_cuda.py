@@ -101,7 +101,7 @@ def compiled(tap, folder, name, text, gpu):
 
 
 def grade(build, suite, files, *words):
-    run = subprocess.run([sys.executable, str(ROOT / "common/tools/grade.py"), str(PLACE / suite),
+    run = subprocess.run([sys.executable, str(ROOT / "common/course/grade.py"), str(PLACE / suite),
                           *map(str, files), "--build", str(build), "--so-sandbox", "off",
                           "--format", "json", "--jobs", "1", *map(str, words)],
                          capture_output=True, text=True, check=False)

@@ -28,13 +28,13 @@ import xml.etree.ElementTree as xml
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE.parents[1] / "common" / "tools"))
+sys.path.insert(0, str(HERE.parents[1] / "common" / "course"))
 import grade as grade_tool
 import grade_formats
 import suite as suites
 from tap import Tap
 
-TOOL = HERE.parents[1] / "common" / "tools" / "grade.py"
+TOOL = HERE.parents[1] / "common" / "course" / "grade.py"
 HEADERS = HERE.parents[1] / "docs" / "course" / "include"
 RIGHT = HERE / "submissions" / "right.c"
 VISIBILITIES = ("hidden", "after_due_date", "after_published", "visible")
@@ -390,9 +390,10 @@ def check_deeds(tap, build, sandbox, folder):
     tap.ok([result["submission"] for result in results] == 
            [str(file) for file in [*files, link, folder / "empty", large, RIGHT]],
            "submissions have the names and the order of the command line")
-    refused = {name: result["similarity"] for (name, *_), result in zip(DEEDS, results)}
-    tap.ok(refused["does not compile"] is None and refused["says no"] and
-           results[-1]["similarity"], "what does not compile is compared with nothing", refused)
+    refused = {name: result["similarity_why"] for (name, *_), result in zip(DEEDS, results)}
+    tap.ok(refused["does not compile"] == "it did not compile" and
+           "fingerprints" in refused["says no"] and results[-1]["similarity"],
+           "what does not compile, or is too short, is compared with nothing", refused)
     tap.ok(results[-1]["score"] == 10, "the right one gets all points", results[-1])
     tap.ok(all(result["sandbox"] == sandbox for result in results), "each row names the sandbox")
     hidden = [test for result in results for test in result["tests"] if test["name"] == "hidden"]
@@ -1050,7 +1051,7 @@ def check_whole_words(tap, folder):
     """./ladder passes words on as they are: a name that holds ' -h ' asks for no help."""
     (folder / "python3").write_text('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done\n')
     (folder / "python3").chmod(0o755)
-    script = HERE.parents[1] / "common" / "tools" / "ladder_course.sh"
+    script = HERE.parents[1] / "common" / "course" / "ladder_course.sh"
     for words, wanted in ((["S", "a -h b/mine.c"], "<S><a -h b/mine.c>"),
                           (["S", "-h"], "<--help>"), (["--help"], "<--help>")):
         run = subprocess.run(["sh", "-euc", f'cd .; . "{script}"; build_programs() {{ :; }}; '

@@ -241,7 +241,7 @@ def judge_grades(tap, build):
             paths.append(os.path.join(folder, (code or "right") + ".c"))
             with open(paths[-1], "w", encoding="utf-8") as f:
                 f.write(SIMPLE % dict(right, **change))
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "common/course/grade.py"),
                                os.path.join(ROOT, "docs/course/2_flash_forward/simple.suite"),
                                "--build", build, "--so-sandbox", "off", "--format", "json"] + paths,
                               capture_output=True, text=True)
@@ -326,7 +326,7 @@ def judge_softmax(tap, build):
                     f.write(changed if head is right else right[:start] + changed)
                 subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", include, paths[-1] + ".c",
                                 "-o", paths[-1], "-lm"], check=True)
-            done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "common/course/grade.py"),
                                    suite, "--build", build, "--so-sandbox", "off", "--format",
                                    "json"] + paths, capture_output=True, text=True)
         rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
@@ -377,7 +377,7 @@ def judge_programs(tap, build):
                     with open(suite, "w", encoding="utf-8") as f:
                         f.write(f"contract={stage}\n: {' '.join(flags)}\n")
                     graded = subprocess.run(
-                        [sys.executable, os.path.join(ROOT, "common/tools/grade.py"), suite, so,
+                        [sys.executable, os.path.join(ROOT, "common/course/grade.py"), suite, so,
                          "--build", build, "--so-sandbox", "off", "--format", "json"],
                         capture_output=True, text=True)
                     test = json.loads(graded.stdout or '{"tests": [{}]}')["tests"][0]

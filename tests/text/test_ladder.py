@@ -37,8 +37,9 @@ class Copy:
     def __init__(self, folder):
         self.top = os.path.join(folder, "tree")
         self.calls = os.path.join(folder, "calls")
-        shutil.copytree(os.path.join(TOP, "common", "tools"),
-                        os.path.join(self.top, "common", "tools"))
+        for part in ("tools", "course"):
+            shutil.copytree(os.path.join(TOP, "common", part),
+                            os.path.join(self.top, "common", part))
         shutil.copy(os.path.join(TOP, "ladder"), self.top)
         os.makedirs(os.path.join(self.top, "tests", "wrong"))
         shutil.copy(os.path.join(TOP, "tests", "wrong", "workshop.py"),
@@ -165,7 +166,7 @@ def check_refusals(tap, copy):
 def check_links(tap, copy, folder):
     """The script through symbolic links, by path and by PATH: it finds its own folder, and what it
     starts still learns where the user stands."""
-    with open(os.path.join(copy.top, "common", "tools", "quiz.py"), "w", encoding="utf-8") as f:
+    with open(os.path.join(copy.top, "common", "course", "quiz.py"), "w", encoding="utf-8") as f:
         f.write("import os\nprint(os.getcwd(), os.environ['LADDER_FROM'])\n")
     away, here = os.path.join(folder, "a way"), os.path.join(folder, "here")
     os.mkdir(away)

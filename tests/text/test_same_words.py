@@ -46,9 +46,24 @@ def test_rule(tap):
     tap.ok(different(unit, "") == ["twice"], "so is what the rung lacks")
 
 
+# What two files have, of which neither includes the other.
+TWICE = (("add_products", "common/units/strips.h", "common/units/gradient_strips.h"),
+         ("recompute_tile", "04_flash_backward/cpu/v0_fa1_backward.c",
+          "04_flash_backward/cpu/v1_fa2_backward.c"))
+
+
+def check_twice(tap):
+    for name, *files in TWICE:
+        found = {reading.words(chunk) for file in files
+                 for chunk in reading.chunks((ROOT / file).read_text(encoding="utf-8"))
+                 if name in reading.names_given(chunk)}
+        tap.ok(len(found) == 1, f"{name} stands twice in the same words", "\n".join(found))
+
+
 def main():
     tap, pairs = Tap(), 0
     test_rule(tap)
+    check_twice(tap)
     for unit in sorted((ROOT / "common" / "units").glob("*.*h")):
         text = unit.read_text(encoding="utf-8")
         head = " ".join(re.sub(r"\n \* ?", " ", reading.head_of(text)).split())

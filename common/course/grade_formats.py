@@ -16,8 +16,10 @@ import json
 import os
 import pathlib
 import re
+import sys
 import xml.etree.ElementTree as xml
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # for all here
 import tool
 
 FORMATS = {"table": "table.txt", "json": "results.jsonl", "gradescope": None, "otter": None,
@@ -54,6 +56,8 @@ def details(test):
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
     if test["visibility"] == "visible" and test["message"] and test.get("flags"):
         lines += [f"flags: {test['flags']}", *tool.lines_of(test.get("inputs", ""))]
+    if test["message"] and test.get("replay"):
+        lines.append(f"alone: {test['replay']}")
     if test["output"]:
         lines += ["your program printed:",
                   *(f"  | {line}" for line in tool.lines_of(test["output"]))]
@@ -171,18 +175,20 @@ def most_lost(result):
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
+    compared = any("similarity" in result for result in results)
     alike = ["similarity_public", "similarity_public_file", "similarity_class",
-             "similarity_class_with"] if any("similarity" in result for result in results) else []
+             "similarity_class_with", "similarity_why"] if compared else []
     rows.writerow(["submission", "score", "max_score", "status", "reason", *alike,
                    *(cell(case.name) for case in suite.cases)])
     for result in results:
         found = result.get("similarity") or {}
         values = [cell(value) if isinstance(value, str) else value
                   for kind in ("repository", "class") if found for value in found[kind].values()]
+        values = [*(values or [""] * 4), cell(result.get("similarity_why", ""))] if alike else []
         status, reason = most_lost(result)
         rows.writerow([cell(result["submission"]), points(result["score"]),
                        points(result["max_score"]), status, cell(reason),
-                       *(values or [""] * len(alike)),
+                       *values,
                        *(points(test["score"]) for test in result["tests"])])
     return to.getvalue()
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """quiz.py: bugs to mend in class, out of the wrong solutions of tests/wrong.
 
-    python3 common/tools/quiz.py STAGE --key FILE --out DIR [--count N]
+    python3 common/course/quiz.py STAGE --key FILE --out DIR [--count N]
 
 STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each
 class gets others, and no two of one function: each would show what the other asks for. DIR is new

@@ -20,7 +20,7 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --peer   the program that measures cases with of=cublas (peer_speed.py)
 
 Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
-json and csv. It is null for what did not compile, and for all if the comparison failed or was late.
+json and csv. Where it is null, `similarity_why` has the reason: what was not read has no number.
 
 A submission that this machine could not compile or run (a full disk, no memory, a judge that was
 killed) has status skipped with the reason, and the others are graded all the same.
@@ -63,6 +63,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common", ROOT / "common" / "attention")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
+SUBJECT_CAP = 0.4
 MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20
 MOST_ENTRIES, MOST_NAME = 1 << 16, 1 << 12  # of a library's table of symbols; a name's bytes
 LEAST_DISK = 8 << 20  # with less a compiler's failure is not the submission's
@@ -85,6 +86,7 @@ class Compiled(typing.NamedTuple):
     said: str             # the compiler's words
     error: str            # the first of them that counts, without a library
     skipped: bool = False  # the error is this machine's
+    text: str = ""         # what was compiled, after the preprocessor, without headers
 
 
 # --- submissions ---------------------------------------------------------------------------------
@@ -152,6 +154,17 @@ def plain_file(path, most):
     return f"has more than {most >> 20} MiB" if path.stat().st_size > most else ""
 
 
+def compiled_text(folder, source):
+    """(the submission's own text after the preprocessor, why it is refused)."""
+    text = "".join(similarity.own_text(path.read_text(errors="replace"))
+                   for path in sorted(folder.glob("*.i")))
+    if len(text) > similarity.MOST_TEXT:
+        return "", (f"its text after the preprocessor has {len(text) >> 10} KiB, accepted are "
+                    f"{similarity.MOST_TEXT >> 10}")
+    forged = next(filter(None, map(similarity.forged_origin, raw_texts(source))), "")
+    return text, f"found '{forged[:40]}', accepted is code without line directives" * bool(forged)
+
+
 def compile_one(name, build, folder, sandbox):
     """Compiled, or what the machine lacked for it."""
     path, source = pathlib.Path(name), name
@@ -188,7 +201,11 @@ def compile_one(name, build, folder, sandbox):
                         f"attn_jail ended with {run.returncode}", True)
     said = "\n".join(line for line in run.stdout.split("\n") if not line.startswith("command:"))
     said = plain(fixed_words((run.stderr + said).strip(), folder))
+    text = error = ""
     free = shutil.disk_usage(folder).free
+    if run.returncode == 0:
+        text, error = compiled_text(folder / "source", source)
+        run.returncode = 1 if error else 0
     for path in folder.iterdir():  # copies, and what a killed compiler left, which may be large
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -197,8 +214,8 @@ def compile_one(name, build, folder, sandbox):
     if run.returncode == 1 and free < LEAST_DISK:
         return Compiled(None, said[:MOST_SAID], f"{folder.parent} has {free >> 10} KiB left", True)
     if run.returncode == 0:
-        return Compiled(folder / "submission.so", said[:MOST_SAID], "")
-    return Compiled(None, said[:MOST_SAID], first_error(said))
+        return Compiled(folder / "submission.so", said[:MOST_SAID], "", text=text)
+    return Compiled(None, said[:MOST_SAID], error or first_error(said))
 
 
 def compile_all(names, build, folder, workers, sandbox):
@@ -378,9 +395,21 @@ def test_of(case, row, refusal, status="refused"):
     return test
 
 
+def cap_subject(suite, tests):
+    """Right numbers without what the assignment is about: at most SUBJECT_CAP of the points."""
+    lost = [test for test in tests if test["group"] == suite.subject and test["status"] != "right"]
+    most, have = SUBJECT_CAP * suite.max_score, sum(test["score"] for test in tests)
+    if suite.subject and lost and have > most:
+        for test in tests:
+            if test["score"]:
+                test["score"] = int(100 * test["score"] * most / have) / 100
+                test["message"] = (f"right, but without '{lost[0]['name']}' all cases together "
+                                   f"have at most {100 * SUBJECT_CAP:.0f} %")
+
+
 def score(suite, name, rows, compiled, sandbox):
     """The result of one submission. rows: of its cases; None: it did not compile."""
-    library, said, error, skipped = compiled
+    library, said, error, skipped, _ = compiled
     asked = any("no-blas" in case.flags for case in suite.cases)
     blas = blas_found(library) if library and asked else ""
     tests = []
@@ -391,6 +420,7 @@ def score(suite, name, rows, compiled, sandbox):
             refusal = f"it uses {blas}, accepted is code of your own (--require no-blas)"
         tests.append(test_of(case, rows[n] if rows else {}, refusal,
                              "skipped" if skipped else "refused"))
+        tests[-1]["replay"] = "" if case.visibility == "hidden" else suite.replay(case)
     for group in suite.all:
         members = [test for test in tests if test["group"] == group]
         if any(test["status"] != "right" for test in members):
@@ -398,33 +428,30 @@ def score(suite, name, rows, compiled, sandbox):
                 if test["status"] == "right":
                     test["score"] = 0.0
                     test["message"] = f"right, but the points of '{group}' are all or nothing"
+    cap_subject(suite, tests)
     return {"submission": name, "score": round(sum(test["score"] for test in tests), 2),
             "max_score": suite.max_score, "sandbox": sandbox, "compiler": said, "tests": tests}
 
 
-def source_text(name):
-    """The C sources of a submission; "" of a shared object or what is none."""
+def raw_texts(name):
+    """The C sources of a submission; none of a shared object or what cannot be read."""
     path = pathlib.Path(name)
     files = sorted(path.glob("[!.]*")) if path.is_dir() else [path]
-    text = ""
-    for file in files:
-        if file.suffix in similarity.SOURCES and file.is_file() and not file.is_symlink() and \
-                len(text) < similarity.MOST_BYTES:
-            text += similarity.read(file) + "\n"
-    return text
+    return [similarity.read(file) for file in files if file.suffix in similarity.SOURCES and
+            file.is_file() and not file.is_symlink()]
 
 
 def compare(sources, to):
-    """In a process of its own: sends the fields of {name: path}, {} if fewer than two are sources,
-    None if it cannot be done."""
+    """In a process of its own: sends the fields of {name: (path, compiled text)}, {} if fewer than
+    two are sources, None if it cannot be done."""
     found = None
     try:
         resource.setrlimit(resource.RLIMIT_AS, (SIMILARITY_BYTES, SIMILARITY_BYTES))
-        texts = {name: source_text(path) for name, path in sources.items()}
+        texts = {name: ["\n".join(raw_texts(path)), text] for name, (path, text) in sources.items()}
         # what the course's headers and stubs hold counts for nobody
         given = [similarity.read(path) for path in (*HEADERS[0].glob("*.h"),
                                                     *HEADERS[0].parent.glob("*/stub.c"))]
-        enough = sum(text != "" for text in texts.values()) >= 2
+        enough = sum(any(both) for both in texts.values()) >= 2
         found = similarity.fields(texts, ROOT, given) if enough else {}
     except Exception:  # whatever a submission did to it: the points are worth more
         pass
@@ -432,8 +459,8 @@ def compare(sources, to):
 
 
 def add_similarity(results, sources):
-    """Compares sources, {name: path}. The points stand already: a comparison that fails, or is not
-    done in SIMILARITY_SECONDS, leaves null."""
+    """Compares sources, {name: (path, compiled text)}. The points stand already: a comparison that
+    fails, or is not done in SIMILARITY_SECONDS, leaves null."""
     if len(sources) < 2:
         return
     fork = multiprocessing.get_context("fork")
@@ -441,6 +468,7 @@ def add_similarity(results, sources):
     child = fork.Process(target=compare, args=(sources, there), daemon=True)
     child.start()
     there.close()
+    late = f"the comparison failed or took more than {SIMILARITY_SECONDS} s"
     try:
         found = here.recv() if here.poll(SIMILARITY_SECONDS) else None
     except EOFError:  # it was killed
@@ -450,7 +478,11 @@ def add_similarity(results, sources):
     if found == {}:
         return
     for result in results:
-        result["similarity"] = (found or {}).get(result["submission"])
+        own = result["submission"] in sources
+        what = (found or {}).get(result["submission"], late if own else "it did not compile")
+        result["similarity"] = None if isinstance(what, str) else what
+        if isinstance(what, str):
+            result["similarity_why"] = what
 
 
 def check_change(options, key):
@@ -493,7 +525,8 @@ def grade(options):
             score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
-    add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
+    add_similarity(results, {results[n]["submission"]: (options.submissions[n], compiled[n].text)
+                             for n in good})
     return suite, results
 
 
@@ -537,7 +570,7 @@ def count(text):
 
 def parse(arguments):
     parser = Parser(prog="./ladder grade", allow_abbrev=False,
-                    description="grade submissions on a suite; see common/tools/grade.py")
+                    description="grade submissions on a suite; see common/course/grade.py")
     parser.add_argument("suite", metavar="SUITE", help="a suite or template, or the number of an "
                         "assignment: all its suites, with a folder for each student")
     parser.add_argument("submissions", metavar="SUBMISSION", nargs="+",
@@ -548,6 +581,9 @@ def parse(arguments):
                         help="gradescope and otter: a file for each submission")
     parser.add_argument("--out", metavar="DIR", type=not_empty,
                         help="write files there, not to the terminal")
+    parser.add_argument("--lock", metavar="FILE", type=not_empty, help="with a number: writes the "
+                        "cases with their seeds, or grades by them where the file is there "
+                        "(DIR/cases.lock)")
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
                         help="submissions at a time (the number of processors)")
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0,

@@ -13,7 +13,9 @@ contract.
     points=5 group=causal visibility=after_due_date name="causal, long" : -N 333 -d 64 --causal
 
 Header:  contract (required); time: seconds of one case (10); memory: MiB (1024); threads (1);
-         key: optional, required or none; all=GROUP,...: groups whose points are all or nothing.
+         key: optional, required or none; all=GROUP,...: groups whose points are all or nothing;
+         subject=GROUP: what the assignment is about: who loses one of its cases has at most 40 %
+         of the suite's points.
 Case:    points (1); name (the flags); group (none); threads (the header's); visibility: visible,
          hidden, after_due_date or after_published (visible); perf and of: perf=0.4 of=sgemm gives
          all points from 0.4 of the rate of sgemm on, and a share of them below (a case's threads
@@ -34,11 +36,13 @@ through scrypt once, which makes each try cost time and 16 MiB. That delays a se
 dictionary; only a random key stops it.
 
 Interface:
-- read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
-- parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
+- read(path, key=None, final=False) -> Suite; SuiteError is one sentence with file and line.
+  final: every seed comes from the key, also where the suite names one that students know.
+- parse(text, name, key=None, final=False): the same from text. Suite.text(): as it was drawn.
+  Suite.replay(case): the command that runs it.
 - key_bytes(path): the key that a key file stands for, 32 bytes.
 - draw(line, key, suite="", case=""): one line without choices.
-- Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
+- Suite: contract, time, memory, threads, key, all, subject, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of, threads.
 """
 import argparse
@@ -50,6 +54,7 @@ import re
 import shlex
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tools"))  # for all here
 import tool
 
 CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",
@@ -99,16 +104,24 @@ class Suite:
     threads: int = 1
     key: str = "optional"
     all: tuple = ()
+    subject: str = ""
     cases: list = dataclasses.field(default_factory=list)
 
     @property
     def max_score(self):
         return sum(case.points for case in self.cases)
 
+    def replay(self, case):
+        """The command that runs one case alone, in the handout's folder."""
+        head = (f"contract={self.contract} time={self.time:g} memory={self.memory} "
+                f"threads={case.threads or self.threads}")
+        return f'make grade SUITE={shlex.quote(head)} CASE={shlex.quote(shlex.join(case.flags))}'
+
     def text(self):
         head = (f"contract={self.contract} time={self.time:g} memory={self.memory} "
                 f"threads={self.threads} key=none")
         head += f" all={quoted(','.join(self.all))}" if self.all else ""
+        head += f" subject={quoted(self.subject)}" if self.subject else ""
         return "\n".join([head, *(case.text() for case in self.cases)]) + "\n"
 
 
@@ -147,6 +160,7 @@ HEADER = {
     "threads": (lambda text: number(text, 1, 256, True), "1 to 256"),
     "key": (one_of(KEYS), ", ".join(KEYS)),
     "all": (name_list, "groups with commas between them"),
+    "subject": (lambda text: text or None, "a group"),
 }
 CASE = {
     "points": (lambda text: number(text, 0, 10000), "0 to 10000"),
@@ -257,7 +271,15 @@ def split_case(line):
     return line[:at.start()], line[at.end():]
 
 
-def read_case(line, count, suite, seed=None):
+def without_seed(flags):
+    kept = []
+    for at, flag in enumerate(flags):
+        if flag != "--seed" and not flag.startswith("--seed=") and flags[at - 1:at] != ["--seed"]:
+            kept.append(flag)
+    return kept
+
+
+def read_case(line, count, suite, seed=None, final=False):
     left, right = split_case(line)
     case = Case(line=count, flags=[], **read_words(left, CASE))
     try:
@@ -268,6 +290,8 @@ def read_case(line, count, suite, seed=None):
     case.name = case.name or " ".join(case.flags) or "default"
     if bool(case.perf) != bool(case.of):
         raise ValueError("found one of perf= and of=, accepted are both or none")
+    if final and seed is not None:
+        case.flags = without_seed(case.flags)
     if seed is not None and suite.key != "none" and "--seed" not in case.flags and \
             not any(flag.startswith("--seed=") for flag in case.flags):
         case.flags += ["--seed", str(seed)]
@@ -284,10 +308,10 @@ def check(suite, key, where):
     if not suite.cases:
         raise SuiteError(f"{suite.path}:{where}: found no case after the header, accepted is at "
                          "least one")
-    for group in suite.all:
-        if group not in {case.group for case in suite.cases}:
-            raise SuiteError(f"{suite.path}:{where}: all: found the group '{group}', accepted are "
-                             "groups of the cases")
+    for word, group in [*(("all", group) for group in suite.all), ("subject", suite.subject)]:
+        if group and group not in {case.group for case in suite.cases}:
+            raise SuiteError(f"{suite.path}:{where}: {word}: found the group '{group}', accepted "
+                             "are groups of the cases")
     if suite.max_score <= 0:
         raise SuiteError(f"{suite.path}:{where}: found 0 points in all cases together, accepted "
                          "are more")
@@ -299,7 +323,7 @@ def check(suite, key, where):
                          "same for everybody")
 
 
-def parse(text, name, key=None):
+def parse(text, name, key=None, final=False):
     suite, head, place = None, 0, suite_of(name)
     for count, raw in enumerate(tool.lines_of(text), 1):
         line = raw.strip()
@@ -317,7 +341,7 @@ def parse(text, name, key=None):
                                      "with contract=NAME")
             else:
                 seed = hashed(key, place, case, "seed") >> 1 if key else None
-                suite.cases.append(read_case(line, count, suite, seed))
+                suite.cases.append(read_case(line, count, suite, seed, final))
         except ValueError as why:
             raise SuiteError(f"{name}:{count}: {why}") from None
     if suite is None:
@@ -327,7 +351,7 @@ def parse(text, name, key=None):
     return suite
 
 
-def read(path, key=None):
+def read(path, key=None, final=False):
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
@@ -335,7 +359,7 @@ def read(path, key=None):
         raise SuiteError(f"{path}: found that it cannot be read "
                          f"({getattr(why, 'strerror', None) or 'not UTF-8'}), accepted is a "
                          "suite") from None
-    return parse(text, str(path), key)
+    return parse(text, str(path), key, final)
 
 
 def main():

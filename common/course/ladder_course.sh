@@ -7,10 +7,10 @@
 with_judge() {
     for word; do
         case $word in
-        --help | -h) exec python3 "common/tools/$1" --help ;;
+        --help | -h) exec python3 "common/course/$1" --help ;;
         esac
     done
-    tool=common/tools/$1
+    tool=common/course/$1
     shift
     mkdir -p build
     build_programs common/course/attn_judge common/course/attn_runner common/course/attn_jail

@@ -16,14 +16,16 @@ N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at al
     Dockerfile                  with --docker: for macOS and Windows, make docker
 
 The key, the teacher's file of random bytes, chooses the change and draws its numbers and the hidden
-cases; nobody can guess them without it. ZIP is Gradescope's autograder: the judge, the public
-suites and the hidden ones as the key draws them, setup.sh and run_autograder. It holds answers'
+cases; nobody can guess them without it. ZIP is Gradescope's autograder: the judge, setup.sh,
+run_autograder, the public suites, and all suites as the key draws them: until the due date only
+what students can see is run and counted, a regrade afterwards runs the rest. It holds answers'
 sizes and seeds, so it stays with the teacher. No solution is in either: the judge's programs link
 none, and tests/course/test_handout.py compares the texts.
 
 Interface:
 - assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
 - drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
+- final_suites(folder, key): all of them, with seeds that nobody knows. revision().
 - Target(program): for which machine a judge is.
 - student_files(folder, key, docker, target) -> {path: text or pathlib.Path}: without the judge.
 - judge_files(build) -> {path: pathlib.Path, or the bytes of a program}.
@@ -45,15 +47,17 @@ import tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
-TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
-         "peer_speed.py", "tool.py")
+TOOLS = (*("course/" + name for name in (
+    "autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py", "peer_speed.py")),
+         "tools/tool.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
 MAKEFILE = """# SPDX-License-Identifier: MIT
-# make: compile with all warnings. make grade: the public suites; SANDBOX=off where the judge says
-# that it has no sandbox here. make docker: the same in a container, for macOS, and for Windows in
-# WSL; make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
+# make: compile with all warnings. make grade: the public suites, or the one case of a command that
+# a report shows (SUITE, CASE); SANDBOX=off where the judge says that it has no sandbox here.
+# make docker: the same in a container, for macOS, and for Windows in WSL;
+# make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
 SANDBOX = strict
 DO = grade
 CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude
@@ -65,7 +69,8 @@ all: $(MINE:.c=.o)
 	$(CC) $(CFLAGS) -c $< -o $@
 test: grade
 grade:
-	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
+	@python3 judge/common/course/autograder.py --so-sandbox $(SANDBOX) --suites . \\
+	    $(if $(SUITE),--suite "$(SUITE)" --case "$(CASE)") .
 docker:
 	docker build --platform @PLATFORM@ -t attention-course .
 	docker run --rm --platform @PLATFORM@ -v "$(CURDIR)":/work attention-course \\
@@ -113,7 +118,8 @@ RUN_AUTOGRADER = """#!/bin/sh
 # Gradescope runs this for each submission.
 set -eu
 mkdir -p /autograder/results
-exec python3 /autograder/source/judge/common/tools/autograder.py \\
+exec python3 /autograder/source/judge/common/course/autograder.py \\
+    --visible /autograder/source/visible --metadata /autograder/submission_metadata.json \\
     --suites /autograder/source/suites --results /autograder/results/results.json \\
     /autograder/submission
 """
@@ -160,6 +166,23 @@ def drawn_suites(folder, key):
     wanted += [folder / f"twist_{kind}.template"] if kind else []
     return {("twist" if path.stem.startswith("twist_") else path.stem) + ".suite":
             suites.read(path, key).text() for path in wanted}
+
+
+def final_suites(folder, key):
+    """{file name: text} of all suites, with every seed from the key."""
+    public = {path.name: suites.read(path, key, final=True).text()
+              for path in sorted(folder.glob("*.suite"))}
+    return {**public, **drawn_suites(folder, key)}
+
+
+def revision():
+    """Of this repository, for those who compare two results; "unknown" without git."""
+    try:
+        run = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
+                             capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return run.stdout.strip() or "unknown"
 
 
 def visible_part(text, name):
@@ -237,7 +260,7 @@ def stripped(path):
 
 def judge_files(build):
     """The judge in the places of this repository, so that its tools find each other."""
-    files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
+    files = {f"judge/common/{name}": ROOT / "common" / name for name in TOOLS}
     for name in PROGRAMS:
         path = build / "common" / "course" / name
         if not path.is_file():
@@ -252,8 +275,11 @@ def judge_files(build):
 
 
 def gradescope_files(folder, key):
-    files = {f"suites/{path.name}": path for path in sorted(folder.glob("*.suite"))}
-    files.update({f"suites/{name}": text for name, text in drawn_suites(folder, key).items()})
+    files = {f"suites/{name}": text for name, text in final_suites(folder, key).items()}
+    files.update({f"visible/{path.name}": path for path in sorted(folder.glob("*.suite"))})
+    twist = drawn_suites(folder, key).get("twist.suite")
+    visible = visible_part(twist, "twist.suite") if twist else None
+    files.update({"visible/twist.suite": visible} if visible else {})
     return {**files, "setup.sh": SETUP, "run_autograder": RUN_AUTOGRADER}
 
 

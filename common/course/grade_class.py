@@ -6,7 +6,10 @@
 
 A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. Each is graded by the
 public suites, by the hidden ones as the key draws them, and by the suite of the change that the key
-decides on. What is not there has no points. A name that is no folder is left out, and said to be.
+decides on. All seeds come from the key, those of the public suites too: a table of outputs that was
+made from the handout fits no case. With --out DIR the cases are written to DIR/cases.lock with
+their seeds and the revision; grading again reads them, and each lost case says which command runs
+it. What is not there has no points. A name that is no folder is left out, and said to be.
 The field `similarity` is that of mine.c.
 
 Exit: as grade.py.
@@ -14,6 +17,8 @@ Exit: as grade.py.
 Interface:
 - suites_of(folder, key): [(Suite, "mine.c" or "mine_twist.c")]. grade_class(options).
 """
+import hashlib
+import json
 import os
 import pathlib
 import sys
@@ -27,11 +32,37 @@ import suite as suites
 import tool
 
 
-def write_suites(folder, key, place):
-    """The public suites and the drawn ones as files."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.suite")}
-    for name, text in {**texts, **handout.drawn_suites(folder, key)}.items():
-        (place / name).write_text(text, encoding="utf-8")
+def locked(folder, key, lock):
+    """{name: text} of all suites: those of the file, or as the key draws them, written to it."""
+    mine = {"assignment": folder.name, "revision": handout.revision(),
+            "key": hashlib.sha256(b"lock\0" + key).hexdigest()}
+    if lock and lock.is_file():
+        try:
+            found = json.loads(lock.read_text(encoding="utf-8"))
+            texts = {str(name): str(text) for name, text in found["suites"].items()}
+            theirs = {name: found[name] for name in mine}
+        except (OSError, *tool.MALFORMED):
+            raise grade.UsageError(f"--lock {lock}: found no cases in it, accepted is what a "
+                                   "grading run wrote") from None
+        for name in ("assignment", "key"):
+            if theirs[name] != mine[name]:
+                raise grade.UsageError(f"--lock {lock}: found another {name}, accepted is the "
+                                       "cases.lock of this one")
+        if theirs["revision"] != mine["revision"]:
+            print(f"grade: note: {lock} was written by revision {theirs['revision']}, this is "
+                  f"{mine['revision']}", file=sys.stderr)
+        return texts
+    texts = handout.final_suites(folder, key)
+    if lock:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.write_text(json.dumps({**mine, "suites": texts}, indent=1) + "\n", encoding="utf-8")
+    return texts
+
+
+def write_suites(folder, key, place, lock=None):
+    """All suites as files."""
+    for name, text in locked(folder, key, lock).items():
+        (place / pathlib.Path(name).name).write_text(text, encoding="utf-8")
     return autograder.suites_of(place)
 
 
@@ -83,17 +114,22 @@ def grade_class(options):
         raise grade.UsageError(f"{shown}: found folders with {autograder.MINE} in it, accepted is "
                                f"a folder for each student: {shown}/*")
     with tempfile.TemporaryDirectory(prefix="class") as place:
-        paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place))
+        paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place),
+                             options.lock or (options.out and options.out / "cases.lock"))
         options.key = None
         graded = [grade_suite(path, students, options) for path in paths]
     results = []
     for student in students:
         one = autograder.merged([(suite, found[student]) for suite, found in graded])
         one["submission"] = grade.printable(student)
+        why = [found[student]["similarity_why"] for _, found in graded
+               if "similarity_why" in found[student]]
         alike = [found[student]["similarity"] for _, found in graded
                  if "similarity" in found[student]]
         if alike:
             one["similarity"] = alike[0]
+        if why:
+            one["similarity_why"] = why[0]
         results.append(one)
     return whole_suite(folder, [suite for suite, _ in graded]), results
 

@@ -4,38 +4,47 @@
 
     similarity.py [--handout DIR] FILE...          a JSON object a file, a line each
 
-A source is read as tokens: comments, blanks, #include, #if and #pragma lines are dropped, every
+A source is read as tokens: comments, blanks and the lines of directives are dropped, every
 name that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new
 comments change nothing. Each run of RUN tokens is hashed; of each WINDOW neighbouring hashes the
 least is kept (winnowing: Schleimer, Wilkerson and Aiken, SIGMOD 2003), so that texts that share
 WINDOW + RUN - 1 tokens share a fingerprint, wherever it stands. What the handout gives to everybody
 (stubs, headers) counts for nobody.
 
-The share is that of the submission's own fingerprints. Two honest solutions of a short function
-share much: look at the texts before you say anything.
+The share is the larger of two: how much of the submission stands in the other text, and how much of
+the other text stands in the submission, so that code in front of a copy or behind it hides nothing.
+A text with fewer than LEAST fingerprints is contained by chance and has no share of its own. What a
+submission's preprocessor made of it is compared as well as what stands in its files: a macro for
+`for`, or #if 0, changes nothing. Two honest solutions of a short function share much: look at the
+texts before you say anything.
 
 Whoever wrote the text may want this program to take hours. So each kind of token is found in linear
 time, a string or a comment without its end too, and no more than MOST_BYTES of a file and
-MOST_TOKENS of a text are read.
+MOST_TOKENS of a text are read; a program with more than MOST_TEXT of its own is refused.
 
 Interface:
 - tokens(text), exact_tokens(text): with and without names made equal.
 - fingerprints(text) -> set; runs(words, length) -> set of tuples.
-- repository(root, suffixes) -> {path: fingerprints} of all solutions of the repository.
+- repository(root, suffixes) -> [(path, fingerprints)] of all solutions of the repository.
+- own_text(preprocessed): without what came from headers that are not the submission's.
+- forged_origin(text): the directive by which it could say that its lines came from elsewhere.
 - fields(submissions, root, handout) -> {name: {"repository": {"share", "file"},
-  "class": {"share", "with"}}}; submissions: {name: text}; handout: texts that everybody has.
+  "class": {"share", "with"}} or a sentence, why there is none}; submissions: {name: its texts};
+  handout: texts that everybody has.
 """
 import argparse
 import collections
+import contextlib
 import itertools
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import zlib
 
-RUN, WINDOW = 20, 8
-MOST_BYTES, MOST_TOKENS = 4 << 20, 256 << 10
+RUN, WINDOW, LEAST = 20, 8, 80
+MOST_BYTES, MOST_TEXT, MOST_TOKENS = 4 << 20, 1 << 20, 1 << 20
 # a polynomial over the tokens, modulo a prime: the oldest token leaves, a new one comes
 BASE, MODULUS = 0x1F3D5B79, (1 << 61) - 1
 OLDEST = pow(BASE, RUN, MODULUS)
@@ -44,7 +53,8 @@ for goto if inline int long register restrict return short signed sizeof static 
 typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
 # what may lack its end ends with the line or the text: a search that fails would begin again at the
 # next sign
-TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*|\#[ ]*(?:include|if|else|endif|pragma)[^\n]*
+TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*
+    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)[^\n]*
     |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)
@@ -59,7 +69,7 @@ def matches(text):
 
 
 def exact_tokens(text):
-    """The tokens as they stand, without comments and directives but #define."""
+    """The tokens as they stand, without comments and directives."""
     return [found[0] for found in matches(text) if found.lastgroup]
 
 
@@ -106,32 +116,83 @@ def read(path):
         return file.read(MOST_BYTES).decode(errors="replace")
 
 
+def compiled(path, root):
+    """Fingerprints of a solution of the course as the compiler sees it; none without a compiler."""
+    if path.suffix != ".c" or "course" not in path.relative_to(root).parts:
+        return set()
+    folders = [f"-I{root / folder}" for folder in ("docs/course/include", "common",
+                                                   "common/attention")]
+    with contextlib.suppress(OSError):
+        run = subprocess.run(["cc", "-E", *folders, path.name], cwd=path.parent, check=False,
+                             capture_output=True, text=True, errors="replace")
+        return fingerprints(own_text(run.stdout))
+    return set()
+
+
 def repository(root, suffixes=SOURCES):
-    """Fingerprints of everything in the repository that solves an assignment or a part of it."""
+    """Fingerprints of everything in the repository that solves an assignment or a part of it: of
+    the texts, and of what the preprocessor makes of the course's solutions."""
     root = pathlib.Path(root)
     files = {path for pattern in SOLUTIONS for path in root.glob(pattern)
              if path.suffix in suffixes and path.is_file()}
-    return {str(path.relative_to(root)): fingerprints(read(path)) for path in sorted(files)}
+    return [(str(path.relative_to(root)), prints) for path in sorted(files)
+            for prints in (fingerprints(read(path)), compiled(path, root))]
+
+
+def own_text(preprocessed):
+    """The lines of a preprocessed text that came from the submission's own files, which have no
+    folder in their name."""
+    kept, own = [], True
+    for line in preprocessed.split("\n"):
+        marker = re.match(r'# \d+ "([^"]*)"', line)
+        if marker:
+            own = "/" not in marker[1] and not marker[1].startswith("<")
+        elif own:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def forged_origin(text):
+    """The directive (#line, # 12 "name") by which a text could name another origin; "" if none."""
+    plain = re.sub(r"\\[ \t\v\f\r]*\n", "", text)
+    plain = TOKEN.sub(lambda found: found[0] if found.lastgroup or found[0][0] == "#" else " ",
+                      plain)
+    found = re.search(r"^[ \t\v\f]*(?:#|%:)\s*(?:line\b|\d)[^\n]*", plain, re.M)
+    return found[0].strip() if found else ""
 
 
 def share(own, others):
-    """(share of `own`, name) of the most similar of the others; (0, None): nothing is shared."""
-    best = max(((len(own & prints), name) for name, prints in others.items()),
-               key=lambda pair: (pair[0], pair[1]), default=(0, None))
-    return (round(best[0] / len(own), 3), best[1]) if own and best[0] else (0.0, None)
+    """(share, name) of the most similar of the others; (0, None): nothing is shared. own: the
+    fingerprints of each text of a submission; others: [(name, fingerprints)]."""
+    best = (0.0, None)
+    for prints in own:
+        for name, marks in others:
+            common = len(prints & marks)
+            for size in (len(prints), len(marks)):
+                if common and size >= LEAST and common / size > best[0]:
+                    best = (common / size, name)
+    return round(best[0], 3), best[1]
 
 
 def fields(submissions, root, handout=()):
     given = set().union(*(fingerprints(text) for text in handout))
-    own = {name: fingerprints(text) - given for name, text in submissions.items()}
+    own = {name: [fingerprints(text) - given for text in texts]
+           for name, texts in submissions.items()}
     cuda = any(name.endswith((".cu", ".cuh")) for name in submissions)
     public = repository(root, SOURCES if cuda else (".c", ".h"))
     found = {}
     for name, prints in own.items():
-        others = {other: marks for other, marks in own.items() if other != name}
-        in_public, in_class = share(prints, public), share(prints, others)
-        found[name] = {"repository": {"share": in_public[0], "file": in_public[1]},
-                       "class": {"share": in_class[0], "with": in_class[1]}}
+        most = max(map(len, prints), default=0)
+        if not any(submissions[name]):
+            found[name] = "its source cannot be read: compared are C files"
+        elif most < LEAST:
+            found[name] = f"it has {most} fingerprints of its own: compared are {LEAST} or more"
+        else:
+            others = [(other, marks) for other, texts in own.items() if other != name
+                      for marks in texts]
+            in_public, in_class = share(prints, public), share(prints, others)
+            found[name] = {"repository": {"share": in_public[0], "file": in_public[1]},
+                           "class": {"share": in_class[0], "with": in_class[1]}}
     return found
 
 
@@ -143,7 +204,7 @@ def main():
     options = parser.parse_args()
     root = pathlib.Path(__file__).resolve().parents[2]
     try:
-        submissions = {name: read(name) for name in options.files}
+        submissions = {name: [read(name)] for name in options.files}
         handout = [read(path) for path in sorted(pathlib.Path(options.handout or ".").rglob("*"))
                    if options.handout and path.suffix in SOURCES]
     except OSError as why:
