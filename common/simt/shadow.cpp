@@ -266,7 +266,7 @@ static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variabl
 
 bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, const char *what)
 {
-    if (a % (uintptr_t)std::min(size, 16))
+    if (a % (uintptr_t)std::min(size & -size, 16)) /* of 12 bytes, a multiple of 4 */
         report_finding(R_MISALIGNED, {pc, who(f) + verb(how, write) + " " + std::to_string(size) +
                                               " bytes of global memory, " + std::to_string(a % 16) +
                                               " past a multiple of 16" + what});

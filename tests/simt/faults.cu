@@ -6,8 +6,11 @@
  *
  *     simt_faults NAME
  */
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline.h>
 #include <cuda_runtime.h>
 #include <string.h>
 
@@ -402,6 +405,41 @@ static __global__ void words_of_cuda(float *o)
     o[threadIdx.x] = tile[threadIdx.x / 32][threadIdx.x % 32] + other[threadIdx.x] + (float)all;
 }
 
+/* Each tile of 8 sums its ranks; the block's barrier orders what its tiles wrote. */
+static __global__ void groups(float *o)
+{
+    __shared__ float sums[8];
+    const auto block = cooperative_groups::this_thread_block();
+    const auto tile = cooperative_groups::tiled_partition<8>(block);
+    const int sum =
+        cooperative_groups::reduce(tile, (int)tile.thread_rank(), cooperative_groups::plus<int>());
+    assert(sum == 28 && block.size() == 64);
+    if (tile.thread_rank() == 0)
+        sums[tile.meta_group_rank()] = (float)sum;
+    block.sync();
+    o[block.thread_rank()] = sums[block.thread_rank() % 8];
+}
+
+/* The last 4 bytes are zeroed, not read. */
+static __global__ void pipeline_waited_for(float *o)
+{
+    __shared__ alignas(16) float tile[64][4];
+    o[threadIdx.x] = 1.0f;
+    __pipeline_memcpy_async(tile[threadIdx.x], o + 64 + threadIdx.x * 4, 16, 4);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    assert(tile[threadIdx.x][3] == 0.0f);
+    o[threadIdx.x] = tile[threadIdx.x][0];
+}
+static __global__ void pipeline_not_waited_for(float *o)
+{
+    __shared__ alignas(16) float tile[64][4];
+    __pipeline_memcpy_async(tile[threadIdx.x], o + 64 + threadIdx.x * 4, 16); /* line A */
+    __pipeline_commit();
+    o[threadIdx.x] = tile[threadIdx.x][0];
+    __pipeline_wait_prior(0);
+}
+
 /* -----------------------------------------------------------------------------------------------*/
 
 enum { FLOATS = 1024 };
@@ -456,6 +494,9 @@ static int run(const char *name)
     FAULT(copy_not_waited_for, 1, 64>>>(o))        /* use of bytes of a copy: A */
     FAULT(copy_without_barrier, 1, 64>>>(o))       /* race: written, then read: A */
     FAULT(copy_waited_for, 1, 64>>>(o))            /* none */
+    FAULT(groups, 1, 64>>>(o))                     /* none */
+    FAULT(pipeline_waited_for, 1, 64>>>(o))        /* none */
+    FAULT(pipeline_not_waited_for, 1, 64>>>(o))    /* use of bytes of a copy: A */
     FAULT(copy_at_the_end, 1, 64>>>(o))            /* a thread ends before its asynch: */
     FAULT(mbarrier_not_made, 1, 32>>>(o))          /* wrong use of an mbarrier: */
     FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
