@@ -25,7 +25,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "course/runner_ring.h"
+#include "course/runner_contracts.h"
 
 enum { MAX_WORLD = 16, MAILBOX_LEAST = 1 << 20, MOST_QUEUED = 1 << 26 };
 

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_small.h"
+#include "course/runner_contracts.h"
 
 #define ORDER 4.0 /* c of the bounds: plain float32 */
 

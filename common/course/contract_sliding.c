@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_small.h"
+#include "course/runner_contracts.h"
 #include "harness/visits.h"
 
 enum { MAX_STEPS = 4096, STEP_BYTES = 1 << 28 };

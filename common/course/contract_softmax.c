@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_small.h"
+#include "course/runner_contracts.h"
 
 #define ROUNDING (4.0 * 0x1p-24) /* c u */
 #define FLOOR    0x1p-126

@@ -24,7 +24,7 @@
 #include <string.h>
 
 #include "course/contract.h"
-#include "course/runner_small.h"
+#include "course/runner_contracts.h"
 
 #define ROUNDING (4.0 * 0x1p-24) /* c u */
 #define FLOOR    0x1p-126

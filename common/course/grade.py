@@ -63,6 +63,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common", ROOT / "common" / "attention")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
+SUBJECT_CAP = 0.4
 MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20
 MOST_ENTRIES, MOST_NAME = 1 << 16, 1 << 12  # of a library's table of symbols; a name's bytes
 LEAST_DISK = 8 << 20  # with less a compiler's failure is not the submission's
@@ -394,6 +395,18 @@ def test_of(case, row, refusal, status="refused"):
     return test
 
 
+def cap_subject(suite, tests):
+    """Right numbers without what the assignment is about: at most SUBJECT_CAP of the points."""
+    lost = [test for test in tests if test["group"] == suite.subject and test["status"] != "right"]
+    most, have = SUBJECT_CAP * suite.max_score, sum(test["score"] for test in tests)
+    if suite.subject and lost and have > most:
+        for test in tests:
+            if test["score"]:
+                test["score"] = int(100 * test["score"] * most / have) / 100
+                test["message"] = (f"right, but without '{lost[0]['name']}' all cases together "
+                                   f"have at most {100 * SUBJECT_CAP:.0f} %")
+
+
 def score(suite, name, rows, compiled, sandbox):
     """The result of one submission. rows: of its cases; None: it did not compile."""
     library, said, error, skipped, _ = compiled
@@ -415,6 +428,7 @@ def score(suite, name, rows, compiled, sandbox):
                 if test["status"] == "right":
                     test["score"] = 0.0
                     test["message"] = f"right, but the points of '{group}' are all or nothing"
+    cap_subject(suite, tests)
     return {"submission": name, "score": round(sum(test["score"] for test in tests), 2),
             "max_score": suite.max_score, "sandbox": sandbox, "compiler": said, "tests": tests}
 

@@ -13,7 +13,9 @@ contract.
     points=5 group=causal visibility=after_due_date name="causal, long" : -N 333 -d 64 --causal
 
 Header:  contract (required); time: seconds of one case (10); memory: MiB (1024); threads (1);
-         key: optional, required or none; all=GROUP,...: groups whose points are all or nothing.
+         key: optional, required or none; all=GROUP,...: groups whose points are all or nothing;
+         subject=GROUP: what the assignment is about: who loses one of its cases has at most 40 %
+         of the suite's points.
 Case:    points (1); name (the flags); group (none); threads (the header's); visibility: visible,
          hidden, after_due_date or after_published (visible); perf and of: perf=0.4 of=sgemm gives
          all points from 0.4 of the rate of sgemm on, and a share of them below (a case's threads
@@ -40,7 +42,7 @@ Interface:
   Suite.replay(case): the command that runs it.
 - key_bytes(path): the key that a key file stands for, 32 bytes.
 - draw(line, key, suite="", case=""): one line without choices.
-- Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
+- Suite: contract, time, memory, threads, key, all, subject, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of, threads.
 """
 import argparse
@@ -102,6 +104,7 @@ class Suite:
     threads: int = 1
     key: str = "optional"
     all: tuple = ()
+    subject: str = ""
     cases: list = dataclasses.field(default_factory=list)
 
     @property
@@ -118,6 +121,7 @@ class Suite:
         head = (f"contract={self.contract} time={self.time:g} memory={self.memory} "
                 f"threads={self.threads} key=none")
         head += f" all={quoted(','.join(self.all))}" if self.all else ""
+        head += f" subject={quoted(self.subject)}" if self.subject else ""
         return "\n".join([head, *(case.text() for case in self.cases)]) + "\n"
 
 
@@ -156,6 +160,7 @@ HEADER = {
     "threads": (lambda text: number(text, 1, 256, True), "1 to 256"),
     "key": (one_of(KEYS), ", ".join(KEYS)),
     "all": (name_list, "groups with commas between them"),
+    "subject": (lambda text: text or None, "a group"),
 }
 CASE = {
     "points": (lambda text: number(text, 0, 10000), "0 to 10000"),
@@ -303,10 +308,10 @@ def check(suite, key, where):
     if not suite.cases:
         raise SuiteError(f"{suite.path}:{where}: found no case after the header, accepted is at "
                          "least one")
-    for group in suite.all:
-        if group not in {case.group for case in suite.cases}:
-            raise SuiteError(f"{suite.path}:{where}: all: found the group '{group}', accepted are "
-                             "groups of the cases")
+    for word, group in [*(("all", group) for group in suite.all), ("subject", suite.subject)]:
+        if group and group not in {case.group for case in suite.cases}:
+            raise SuiteError(f"{suite.path}:{where}: {word}: found the group '{group}', accepted "
+                             "are groups of the cases")
     if suite.max_score <= 0:
         raise SuiteError(f"{suite.path}:{where}: found 0 points in all cases together, accepted "
                          "are more")

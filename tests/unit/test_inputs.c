@@ -2,8 +2,7 @@
  *
  * test_inputs: what stage 05's flags make of the inputs. Options arrive where variants look for
  * them; files in all layouts and packings hold the same numbers, packed tensors share a storage,
- * cu_seqlens become segments; and whatever does not fit together is refused, by the flags alone or
- * with the files.
+ * cu_seqlens become segments. (What is refused, flags and lengths: tests/stages/test_bad_usage.py.)
  *
  * And: the shipped activations reach a case as they lie in common/data. Which files they are and
  * what they hold is the business of tests/docs/test_plots.py.
@@ -149,14 +148,6 @@ TEST(weights_from_files)
     each_line(no_problem, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wk.npy --wk wk.npy|"
                           "-N 4 -d 8 -H 4 --kv-heads 2 --wq wq.npy --wk wk.npy|"
                           "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy");
-}
-
-TEST(flags_refused)
-{
-    each_line(no_problem,
-              "--clip 0.1,1.1|--clip -0.1,0.9|--clip -0.1|--clip ,|--clip nan,2|--dropout x|"
-              "--temperature -1|--qk-norm 48 -d 64|--block-kv -4|--pack q_kv --q q.npy|--wq|"
-              "--wq --wk");
 }
 
 TEST(shapes_refused)
@@ -349,35 +340,6 @@ TEST(lengths_become_segments)
     at = attn_position(m.problem.args.positions_q, 4);
     assert_true(at.sequence == 2 && at.position == 0);
     drop(&m);
-}
-
-TEST(lengths_refused)
-{
-    static const int64_t bad[][3] = {{1, 4, 9}, {0, 5, 4}, {0, -3, 9}, {0, 0, 0}};
-    const int64_t good[] = {0, 4, 9}, one[] = {0, 9}, alone[] = {0};
-    const char *const both = "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy";
-    float real[3] = {0, 4, 9};
-    const int64_t three = 3;
-    char error[NPY_ERROR_SIZE];
-    write_integers("good.npy", 0, 3, good);
-    for (int n = 0; n < 4; n++) {
-        write_integers("bad.npy", 1, 3, bad[n]);
-        no_problem(both);
-    }
-    write_integers("bad.npy", 0, 2, one); /* another number of sequences */
-    no_problem(both);
-    write_integers("bad.npy", 0, 1, alone);
-    no_problem(both);
-    assert_int_equal(npy_write_f32("bad.npy", real, 1, &three, error), 0);
-    no_problem(both);
-    no_problem("--tensor-layout thd --cu-seqlens-q none.npy --cu-seqlens-kv good.npy");
-    write_integers("bad.npy", 0, 3, good);
-    each_line(no_problem,
-              "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -N 8|"
-              "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -B 2|"
-              "--tensor-layout thd --cu-seqlens-q bad.npy|--tensor-layout thd|"
-              "--cu-seqlens-q bad.npy --cu-seqlens-kv good.npy|"
-              "--bundled --tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
 }
 
 /* --- bundled -----------------------------------------------------------------------------------*/

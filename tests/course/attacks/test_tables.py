@@ -5,8 +5,9 @@
     test_tables.py BUILD
 
 The table is what a right solution saw on the public suite: the sums of its inputs. The thief is
-right where the sum stands in the table, which is what a file of outputs would give. And:
-cases.lock, the command that replays a case, and what Gradescope grades before the due date.
+right where the sum stands in the table, which is what a file of outputs would give. And: a solution
+with the matrix that the assignment is about; cases.lock, the command that replays a case, and what
+Gradescope grades before the due date.
 """
 import argparse
 import json
@@ -73,6 +74,28 @@ def check_table(tap, build, place):
            "final run", f"{before} {lost['score']} of {saw['score']}, {len(table)} sums")
     (place / "mine.c").write_text(RIGHT, encoding="utf-8")
     return lost["tests"][0]["replay"]
+
+
+def check_matrix(tap, build, place):
+    """All of S in memory: right numbers, and not the subject."""
+    own = RIGHT.replace(f"int {NAME}(", f"static int {NAME}_own(")
+    text = f"""{own}
+int {NAME}({ARGUMENTS})
+{{
+    float *S = malloc((size_t)N * (size_t)N * sizeof *S);
+    for (int64_t n = 0; n < (int64_t)N * N; n++)
+        S[n] = Q[n % N] * K[n % N];
+    O[0] = S[N / 2]; /* or the compiler would leave it out */
+    free(S);
+    return {NAME}_own(Q, K, V, O, lse, N, d, causal);
+}}
+"""
+    found = graded(tap, build, place, text, handout.assignment(2) / "simple.suite")
+    states = [test["status"] for test in found["tests"]]
+    tap.ok(states.count("right") == len(states) - 1 and
+           0.3 < found["score"] / found["max_score"] <= 0.4 and
+           any("40 %" in test["message"] for test in found["tests"]),
+           "a matrix of N x N: right numbers have at most 40 %", f"{found['score']} {states}")
 
 
 def check_seeds(tap):
@@ -142,6 +165,7 @@ def main():
         place = pathlib.Path(folder)
         (place / "key").write_bytes(KEY)
         check_seeds(tap)
+        check_matrix(tap, build, place)
         check_lock(tap, place)
         check_due(tap, place)
         check_replay(tap, build, place, check_table(tap, build, place))
