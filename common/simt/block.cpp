@@ -282,6 +282,26 @@ static void look_at_barrier_0(Block &b, Fiber *last)
     release(b, bar, last);
 }
 
+/* The barrier of a cluster counts the threads of all its blocks that have not ended. */
+static void look_at_cluster(Block &b)
+{
+    ClusterBarrier &bar = b.cluster[0]->cluster_bar;
+    int missing = 0;
+    for (int r = 0; r < b.cluster_size; r++)
+        missing += b.cluster[r]->live;
+    for (Fiber *f : bar.came)
+        missing -= !f->done;
+    if (bar.came.empty() || missing > 0)
+        return;
+    bar.over = sync_all(bar.came, bar.waiting);
+    for (Fiber *f : bar.waiting)
+        wake(f);
+    bar.waiting.clear();
+    bar.came.clear();
+    bar.phase++;
+    progress++;
+}
+
 static void block_barrier(u32 pc, int line, int kind, int predicate, int *vote)
 {
     Fiber *f = me;
@@ -425,6 +445,7 @@ static void thread_main(context::transfer_t from)
     progress++;
     if (b.live)
         look_at_barrier_0(b, nullptr);
+    look_at_cluster(b);
     leave();
     abort();
 }
@@ -627,6 +648,7 @@ static void begin_cluster(std::vector<Block *> &resident, u32 first, int size)
         b->cluster = cluster;
         b->cluster_size = size;
         b->rank = r;
+        b->cluster_bar = ClusterBarrier();
         begin_block(*b, first + (u32)r);
         resident.push_back(b);
     }
@@ -725,33 +747,22 @@ void named_barrier(int id, int threads, bool wait)
 
 /* --- clusters: several blocks that run side by side -------------------------------------------*/
 
-static ClusterBarrier cluster_bar;
-
-static void cluster_release(Block &)
-{
-    sync_all(cluster_bar.came, cluster_bar.came);
-    for (Fiber *f : cluster_bar.waiting)
-        wake(f);
-    cluster_bar.waiting.clear();
-    cluster_bar.came.clear();
-    cluster_bar.phase++;
-    progress++;
-}
-
 void cluster_arrive(void)
 {
-    Block &b = *me->block;
-    me->cluster_phase = cluster_bar.phase;
-    cluster_bar.came.push_back(me);
-    if ((int)cluster_bar.came.size() == b.cluster_size * launch_now.threads)
-        cluster_release(b);
+    ClusterBarrier &bar = me->block->cluster[0]->cluster_bar;
+    me->cluster_phase = bar.phase;
+    bar.came.push_back(me);
+    look_at_cluster(*me->block);
 }
 
 void cluster_wait(void)
 {
-    if (cluster_bar.phase != me->cluster_phase)
+    ClusterBarrier &bar = me->block->cluster[0]->cluster_bar;
+    if (bar.phase != me->cluster_phase) {
+        learn(me, bar.over[me->block]);
         return;
-    cluster_bar.waiting.push_back(me);
+    }
+    bar.waiting.push_back(me);
     wait_here("a barrier of its cluster", SIMT_PC);
 }
 

@@ -88,10 +88,11 @@ static void tell_others(Known &known, u32 block, const Clock &c)
     known[block] = std::make_shared<const Clock>(std::move(alone));
 }
 
-void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go)
+std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
+                                     const std::vector<Fiber *> &go)
 {
     if (!flags.check || come.empty())
-        return;
+        return {};
     std::map<Block *, Clock> sums;
     std::map<Block *, ClockRef> last;
     for (Fiber *f : come) {
@@ -119,6 +120,7 @@ void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go)
         f->clock++;
     for (Fiber *f : go)
         f->base = result[f->block];
+    return result;
 }
 
 bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of)

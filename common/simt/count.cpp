@@ -5,7 +5,7 @@
  *
  *   global memory   32-byte sectors that a request touches, beside as few as its bytes could lie in
  *   shared memory   wavefronts: 32 banks of 4 bytes; of two words of one bank, one waits. 16-byte
- *                   accesses go a quarter of a warp at a time, 8-byte ones half a warp
+ *                   accesses go half a warp at a time (an H200 counts so: simt_limits.md)
  *   useful bytes    each byte once that a request reads or writes: what the byte model counts
  */
 #include "include/simt_report.h"
@@ -71,7 +71,7 @@ static int unique(uintptr_t *v, int n)
 
 static void count_shared(Stat &s, const Log *l, int n, int size)
 {
-    const int together = size >= 16 ? 8 : size == 8 ? 16 : 32;
+    const int together = size >= 16 ? 16 : 32;
     for (int i = 0; i < n; i += together) {
         uintptr_t words[128];
         int m = 0, bank[32] = {}, most = 0;
@@ -82,7 +82,7 @@ static void count_shared(Stat &s, const Log *l, int n, int size)
         for (int k = 0; k < m; k++)
             most = std::max(most, ++bank[words[k] % 32]);
         s.waves += most;
-        s.ideal++;
+        s.ideal += (m + 31) / 32;
     }
 }
 

@@ -215,12 +215,19 @@ struct Mbarrier {
     std::vector<u32> parity;
 };
 
+struct ClusterBarrier {
+    u32 phase = 0;
+    std::vector<Fiber *> waiting, came;
+    std::map<Block *, ClockRef> over; /* what who waits for the last phase learns */
+};
+
 struct Block {
     uint3 index;
     u32 number;
     int rank; /* in its cluster */
     Block **cluster;
     int cluster_size;
+    ClusterBarrier cluster_bar; /* of the first block: all use that */
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
     std::vector<Cell> cells; /* of shared memory */
@@ -232,11 +239,6 @@ struct Block {
     std::map<u32, Mbarrier> mbarriers;
     u32 engine_clock, random;
     u32 epoch; /* of the cells: those of an earlier block count as new */
-};
-struct ClusterBarrier {
-    int arrived, live;
-    u32 phase;
-    std::vector<Fiber *> waiting, came;
 };
 
 struct Launch {
@@ -280,7 +282,8 @@ Fiber **warp_of(Block &b, int warp);
 int lanes_of(int warp);
 
 /* clocks.cpp */
-void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go);
+std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
+                                     const std::vector<Fiber *> &go); /* what go learn */
 void join(Clock &into, const Clock &from);
 void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
 void learn(Fiber *f, const ClockRef &what);

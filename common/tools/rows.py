@@ -87,7 +87,9 @@ def load(files):
 
 
 def usable(rows):
-    return [row for row in rows if row.get("pass") is True and "experiment" not in row]
+    """Right, of no experiment, and of a machine: a model has no times (docs/simt_limits.md)."""
+    return [row for row in rows if row.get("pass") is True and "experiment" not in row
+            and row.get("device") != "simt"]
 
 
 def experiment(rows, name):

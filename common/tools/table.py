@@ -96,7 +96,7 @@ def main():
     failed = [row for row in rows if row.get("pass") is False]
     unchecked = len(rows) - len(good) - len(failed)
     if unchecked:
-        print(f"\n{unchecked} rows left out: not checked", file=sys.stderr)
+        print(f"\n{unchecked} rows left out: not checked, or of a model", file=sys.stderr)
     for row in failed:
         print(f"WRONG: {row['stage']} {row['variant']} on {shown.case_text(row)}: "
               f"error / bound {shown.cell(row, 'bound_ratio')}", file=sys.stderr)

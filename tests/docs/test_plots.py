@@ -61,6 +61,11 @@ def test_data(tap, rows_file, folder):
     tap.ok("v1_blas" in text and "v7_wrong" not in text and "v8_unchecked" not in text,
            "wrong and unchecked rows reach no figure")
     empty = folder / "none.jsonl"
+    empty.write_text(json.dumps(row("naive", "v0_loops", device="simt")) + "\n")
+    done = run(sys.executable, TOOLS / "figures.py", folder / "no", empty)
+    table = run(sys.executable, TOOLS / "table.py", empty)
+    tap.ok(done.returncode == 0 and not (folder / "no").exists() and "v0_loops" not in table.stdout,
+           "a model's times reach no figure and no table", done.stdout + table.stdout)
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "figures.py", folder / "no", empty)
     tap.ok(done.returncode == 0 and not (folder / "no").exists(), "no checked row, no figure",

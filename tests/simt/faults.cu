@@ -328,6 +328,60 @@ static __global__ void mbarrier_too_often(float *o)
     o[threadIdx.x] = 1.0f;
 }
 
+/* --- clusters: two blocks, the second writes to shared memory of the first ---------------------*/
+
+static __device__ void cluster_barrier(bool wait)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if (wait)
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+static __device__ void exchange(float *o, float *s, bool wait)
+{
+    cluster_barrier(true);
+    if (threadIdx.x >= 32)
+        return; /* the barrier counts those that have not ended */
+    if (blockIdx.x % 2 == 1) {
+        unsigned to;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(to)
+            : "r"(shared_address(s + 4 * threadIdx.x)), "r"(0));
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(1.0f),
+                     "f"(2.0f), "f"(3.0f), "f"(4.0f)
+                     : "memory");
+    }
+    cluster_barrier(wait);
+    if (blockIdx.x % 2 == 0)
+        o[32 * blockIdx.x + threadIdx.x] = s[4 * threadIdx.x];
+}
+
+static __global__ void cluster_waits(float *o)
+{
+    __shared__ __align__(16) float s[128];
+    exchange(o, s, true);
+}
+
+static __global__ void cluster_does_not_wait(float *o)
+{
+    __shared__ __align__(16) float s[128];
+    exchange(o, s, false);
+}
+
+static void launch_pairs(void (*kernel)(float *), float *o)
+{
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = 2;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(4);
+    config.blockDim = dim3(64);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, kernel, o);
+}
+
 /* --- what a student writes works ---------------------------------------------------------------*/
 
 static __constant__ float factors[2] = {2.0f, 3.0f};
@@ -410,6 +464,10 @@ static int run(const char *name)
         barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
     else if (strcmp(name, "too_much_shared") == 0)
         out_of_shared<<<1, 64, 300000>>>(o);       /* more than the machine has: */
+    else if (strcmp(name, "cluster_waits") == 0)
+        launch_pairs(cluster_waits, o);            /* none: */
+    else if (strcmp(name, "cluster_does_not_wait") == 0)
+        launch_pairs(cluster_does_not_wait, o);    /* read of memory that nobody wrote: */
     else if (strcmp(name, "host_reads_device") == 0)
         on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
     else

@@ -48,6 +48,9 @@ def main():
     tap.ok(got["waves"] == got["ideal"], "v1_fa2 has no bank conflict", text)
     got, text = count("v4_ldmatrix", "bf16", 128, 1, 64)
     tap.ok(got["waves"] == got["ideal"], "v4_ldmatrix: the swizzle leaves no bank conflict", text)
+    # 16-byte reads of which lanes share addresses: an H200 counts 139,264 for 64 pairs of tiles
+    got, text = count("v2_register_tiles", "f32", 64, 1, 64)
+    tap.ok(got["waves"] == 139264 / 64, "v2_register_tiles has the wavefronts of a card", text)
     sys.exit(tap.done())
 
 

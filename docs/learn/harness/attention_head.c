@@ -3,9 +3,11 @@
  * attention_head.c: judges attention of one head, O and lse.
  *
  * Interface: -N queries, --keys, -d channels, --causal, --hand: the four tokens, --below: scores
- * far below 0, --large: scores in the hundreds.
+ * far below 0, --large: scores in the hundreds, --pages: rows of a page, and one page of K and one
+ * of V is readable at a time, so that computing a score twice is seen.
  */
 #include "attention.h"
+#include "limits.h"
 
 void attention(const float *Q, const float *K, const float *V, float *O, float *lse, int Nq, int Nk,
                int d, int causal);
@@ -17,10 +19,11 @@ static Output *O, *lse;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
+    const int hand = has_flag("--hand"), pages = has_flag("--pages");
     const long Nq = hand ? 4 : number("-N", 1), Nk = hand ? 4 : number("--keys", Nq);
-    const long d = hand ? 2 : number("-d", 1);
-    float *Q = input("Q", Nq * d), *K = input("K", Nk * d), *V = input("V", Nk * d);
+    const long d = hand ? 2 : pages ? page_floats() : number("-d", 1);
+    float *Q = input("Q", Nq * d), *K = pages ? paged_input(Nk) : input("K", Nk * d);
+    float *V = pages ? paged_input(Nk) : input("V", Nk * d);
     long e;
     O = output("O", Nq, d, "query", "channel");
     lse = output("lse", Nq, 1, "query", "");
@@ -44,8 +47,12 @@ void prepare(void)
 
 void call(void)
 {
+    if (has_flag("--pages"))
+        close_pages();
     attention(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq, (int)head.Nk, (int)head.d,
               head.causal);
+    if (has_flag("--pages"))
+        refuse_second_pass(head.Nq * head.Nk, "keep those of a row until its maximum is known");
 }
 
 void expect(int mistake)

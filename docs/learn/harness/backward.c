@@ -34,7 +34,6 @@ enum {
     RIGHT,
     DELTA_MISSING,
     DELTA_ADDED,
-    DELTA_OF_ONE_TILE,
     DQ_WITHOUT_SCALE,
     DK_WITHOUT_SCALE,
     BOTH_WITHOUT_SCALE,
@@ -53,14 +52,13 @@ enum {
     LSE_SCALED,
     DV_WITH_DS,
     DQ_WITH_Q,
-    DP_TURNED
+    DP_TURNED,
+    DIAGONAL_TILE_WHOLE
 };
 
 const Mistake mistakes[] = {
     {"delta_missing", "dS is P * dP here: delta, the mean of dP, is not subtracted."},
     {"delta_added", "dS is P * (dP + delta) here: delta is to be subtracted."},
-    {"delta_of_one_tile",
-     "delta is the sum of P * dP over the keys of one tile here. It belongs to the whole row."},
     {"dq_without_scale", "dQ lacks the scale 1/sqrt(d): S = scale * Q K^T, so dQ = scale * dS K."},
     {"dk_without_scale",
      "dK lacks the scale 1/sqrt(d): S = scale * Q K^T, so dK = scale * dS^T Q."},
@@ -88,6 +86,9 @@ const Mistake mistakes[] = {
     {"dv_with_ds", "dV is dS^T dO here. It is P^T dO: nothing of the softmax's slope is in it."},
     {"dq_with_q", "dQ is dS Q here; a query's gradient sums over rows of K: dQ = scale * dS K."},
     {"dp_turned", "dP is dO_j . V_i here; it is dO_i . V_j: O_i was made of the values V_j."},
+    {"diagonal_tile_whole",
+     "The tile that the diagonal cuts is taken whole: a row ends at its own key there, and not at "
+     "the end of the tile."},
     {NULL, NULL}};
 
 static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
@@ -109,6 +110,8 @@ static double dot(const float *a, const float *b)
 static int head_sees(int mistake, long i, long j)
 {
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
+    if (mistake == DIAGONAL_TILE_WHOLE)
+        return !causal || j / TILE <= position / TILE;
     return !causal || mistake == NO_MASK || j <= position;
 }
 
@@ -217,11 +220,6 @@ static void pair(int mistake, long i, long j, double *p, double *dS)
          : mistake == LSE_SCALED       ? exp(s - lse[i] / sqrt((double)d))
          : isinf(lse[i])               ? 0
                                        : exp(s - lse[i]);
-    if (mistake == DELTA_OF_ONE_TILE) {
-        mean = 0;
-        for (long k = j / TILE * TILE; k < Nk && k < j / TILE * TILE + TILE; k++)
-            mean += P[i * Nk + k] * dP[i * Nk + k];
-    }
     if (mistake == DELTA_MISSING)
         mean = 0;
     if (mistake == DELTA_ADDED)

@@ -3,7 +3,7 @@
  * capped_row.c: judges the weights of a row with a cap, a temperature and a mask.
  *
  * Interface: -N keys, --cap, --temperature: whole numbers, --masked: every third key is hidden,
- * --empty: all are.
+ * --empty: all are, --loud: hidden keys have scores far above the others.
  */
 #include <math.h>
 
@@ -20,6 +20,9 @@ const Mistake mistakes[] = {
      "The scores are divided by the temperature although a cap is given."},
     {"softcap_not_scaled", "The score is tanh(s / cap): the cap in front of it is missing."},
     {"temperature_ignored", "The scores are not divided by the temperature."},
+    {"hidden_maximum",
+     "m is the maximum over hidden keys as well. Where one of them is far above the visible ones, "
+     "exp(s - m) is 0 for all of these, and the row comes out as zeros."},
     {NULL, NULL}};
 
 static const float scale = 0.5f;
@@ -42,6 +45,7 @@ void prepare(void)
     fill_normal(qk, n, 1);
     for (long j = 0; j < n; j++) {
         qk[j] *= 6.0f;
+        qk[j] += has_flag("--loud") && j % 3 == 1 ? 500.0f : 0.0f;
         hidden[j] = has_flag("--empty") || (has_flag("--masked") && j % 3 == 1);
     }
 }
@@ -53,7 +57,7 @@ void call(void)
 
 void expect(int mistake)
 {
-    double sum = 0;
+    double sum = 0, most = -INFINITY;
     for (long j = 0; j < n; j++) {
         double s = (double)scale * qk[j];
         if (mistake == 1 && hidden[j])
@@ -62,9 +66,10 @@ void expect(int mistake)
             s /= temperature;
         if (cap > 0)
             s = (mistake == 3 ? 1 : cap) * tanh(s / cap);
+        most = fmax(most, s);
         P->expected[j] = mistake != 1 && hidden[j] ? 0 : exp(s);
         sum += P->expected[j];
     }
     for (long j = 0; j < n && sum > 0; j++)
-        P->expected[j] /= sum;
+        P->expected[j] = mistake == 5 && most - log(sum) > 100 ? 0 : P->expected[j] / sum;
 }

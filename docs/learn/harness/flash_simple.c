@@ -62,25 +62,12 @@ static void variant(void)
                                   (int)head.d, head.causal);
 }
 
-/* Each pair needs its key once and its value once. Where V is opened as often as K, the loops have
- * an order in which a page is opened again; that is no second pass over the scores. */
-static void count_visits(void)
-{
-    const long pairs = head.Nq * head.Nk, of_K = page_visits(0), of_V = page_visits(1);
-    open_pages();
-    if (of_K > of_V && of_K > pairs)
-        refuse("scores_twice",
-               "Rows of K were opened %ld times, rows of V %ld times, for %ld pairs. Scores are "
-               "computed more than once; the state (m, l, O) of a row makes one pass enough.",
-               of_K, of_V, pairs);
-}
-
 void call(void)
 {
     if (has_flag("--pages")) {
         close_pages();
         variant();
-        count_visits();
+        refuse_second_pass(head.Nq * head.Nk, "the state (m, l, O) of a row makes one pass enough");
     } else if (has_flag("--memory")) {
         little_memory(variant, ROOM,
                       "There are 48 KiB of heap and of stack in this case. A row of all scores has "

@@ -7,7 +7,8 @@
  * - page_floats: floats of a page of memory.
  * - paged_input(pages): zeros; close_pages(): from now on one page of each such input is readable,
  *   the one that was read last, and nothing may be written; open_pages(): all of them, again.
- * - page_visits(n): how often a page of the n-th input became readable.
+ * - page_visits(n): how often a page of the n-th input became readable. refuse_second_pass(pairs,
+ *   remedy): of K and V as such inputs, opens them again and asks that scores were computed once.
  * - little_memory(body, bytes, sentence): runs body with that much heap and that much stack, static
  *   arrays included. The case ends with `sentence` where body takes more.
  */
@@ -114,6 +115,19 @@ static inline void open_pages(void)
 {
     protect_pages(PROT_READ);
     signal(SIGSEGV, SIG_DFL);
+}
+
+/* Each pair needs its key once and its value once. Where V is opened as often as K, the loops have
+ * an order in which a page is opened again; that is no second pass over the scores. */
+static inline void refuse_second_pass(long pairs, const char *remedy)
+{
+    const long of_K = page_visits(0), of_V = page_visits(1);
+    open_pages();
+    if (of_K > of_V && of_K > pairs)
+        refuse("scores_twice",
+               "Rows of K were opened %ld times, rows of V %ld times, for %ld pairs. Scores are "
+               "computed more than once; %s.",
+               of_K, of_V, pairs, remedy);
 }
 
 /* Bytes of address space that this process has now; 0: the system does not say. */

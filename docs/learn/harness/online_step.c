@@ -7,11 +7,12 @@
  *
  * Interface: -N queries, --keys, -d channels, --bq, --bk: blocks, -w keys on either side,
  * --backwards: the blocks in the opposite order, --hand: the four tokens, blocks of 2, w = 3,
- * --large: scores in the hundreds, --below: far below 0.
+ * --large: scores in the hundreds, --below: far below 0, --pages: one block whose rows are a page,
+ * so that a key that is read and not seen is noticed.
  */
 #include <math.h>
 
-#include "learn.h"
+#include "limits.h"
 
 void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
                  int j, int bq, int bk, int Nq, int Nk, int d, int w);
@@ -62,12 +63,14 @@ static long Nq, Nk, d, bq, bk, w;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
+    const int hand = has_flag("--hand"), pages = has_flag("--pages");
     Nq = hand ? 4 : number("-N", 1);
     Nk = hand ? 4 : number("--keys", Nq);
-    d = hand ? 2 : number("-d", 2);
+    d = hand ? 2 : pages ? page_floats() : number("-d", 2);
     bq = number("--bq", 2), bk = number("--bk", 2), w = number("-w", 3);
-    Q = input("Q", Nq * d), K = input("K", Nk * d), V = input("V", Nk * d);
+    Q = input("Q", Nq * d);
+    K = pages ? paged_input(Nk) : input("K", Nk * d);
+    V = pages ? paged_input(Nk) : input("V", Nk * d);
     O = output("O", Nq, d, "query", "channel"), lse = output("lse", Nq, 1, "query", "");
     fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
     for (long e = 0; e < Nq * d && has_flag("--large"); e++)
@@ -107,12 +110,37 @@ static float *block_of(const float *rows, long n, long size, long count)
     return block;
 }
 
+static int head_sees(int mistake, long i, long j);
+
+/* One block of all queries meets one of all keys. */
+static void call_with_pages(void)
+{
+    long pairs = 0, of_K;
+    for (long e = 0; e < Nq * Nk; e++)
+        pairs += head_sees(RIGHT, e / Nk, e % Nk);
+    close_pages();
+    online_step(Q, K, V, O->found, lse->found, 0, 0, (int)Nq, (int)Nk, (int)Nq, (int)Nk, (int)d,
+                (int)w);
+    of_K = page_visits(0);
+    open_pages();
+    if (of_K > page_visits(1) && of_K > pairs)
+        refuse("hidden_keys_read",
+               "Rows of K were opened %ld times, rows of V %ld times, for %ld visible pairs. What "
+               "a window saves is the work on hidden pairs: leave them out before the product, and "
+               "compute each score once.",
+               of_K, page_visits(1), pairs);
+}
+
 void call(void)
 {
     const long Tr = (Nq + bq - 1) / bq, Tc = (Nk + bk - 1) / bk;
     memset(O->found, 0, sizeof(float) * (size_t)(Nq * d));
     for (long i = 0; i < Nq; i++)
         lse->found[i] = -INFINITY;
+    if (has_flag("--pages")) {
+        call_with_pages();
+        return;
+    }
     for (long visit = 0; visit < Tr * Tc; visit++) {
         const long n = has_flag("--backwards") ? Tr * Tc - 1 - visit : visit;
         const long i = n / Tc, j = n % Tc;
