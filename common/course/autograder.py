@@ -26,6 +26,7 @@ Interface:
 """
 import argparse
 import datetime
+import itertools
 import json
 import pathlib
 import sys
@@ -37,6 +38,7 @@ import suite as suites
 import tool
 
 MINE, TWIST = "mine.c", "mine_twist.c"
+MOST_LOOKED_AT = 1000  # files in a student's folder
 
 
 def suites_of(folder):
@@ -50,12 +52,20 @@ def submission_for(suite, folder):
     return pathlib.Path(folder) / (TWIST if suite.stem.startswith("twist") else MINE)
 
 
+def nearly(name):
+    """What a student may have meant by it: Mine.C, src/mine.c, mine.c.txt; "" if there is none."""
+    found = itertools.islice(pathlib.Path(name).parent.rglob("*"), MOST_LOOKED_AT)
+    return next((str(path.relative_to(name.parent)) for path in found
+                 if path.name.lower().split(".")[0] == name.stem), "")
+
+
 def absent(suite, name):
     """The result of a submission that is not there."""
+    meant = grade.printable(nearly(name))
     result = grade.score(suite, grade.printable(name), None, grade.Compiled(None, "", ""),
                          "strict")
     for test in result["tests"]:
-        test["message"] = f"there is no {name.name}"
+        test["message"] = f"there is no {name.name}" + (meant and f"; there is {meant}")
     return result
 
 

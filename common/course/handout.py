@@ -13,6 +13,7 @@ N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at al
     python/                     for students of Python, where the text speaks of it
     judge/                      the judge: programs from --build (build/demo) and Python tools, in
                                 the places that they have in this repository
+    LICENSE REVISION            its terms, and of which revision it is
     Dockerfile                  with --docker: for macOS and Windows, make docker
 
 The key, the teacher's file of random bytes, chooses the change and draws its numbers and the hidden
@@ -185,6 +186,11 @@ def revision():
     return run.stdout.strip() or "unknown"
 
 
+def origin():
+    """Under which terms and from which revision a folder or zip was made."""
+    return {"LICENSE": ROOT / "LICENSE", "REVISION": revision() + "\n"}
+
+
 def visible_part(text, name):
     """The cases of a drawn suite that students may see, or None."""
     drawn = suites.parse(text, name)
@@ -242,7 +248,7 @@ def student_files(folder, key, docker, target=Target()):
     files.update({"handout.md": text, "Makefile": own if own.is_file() else target.fill(made)})
     files.update(needed_headers(stubs))
     files.update({"Dockerfile": target.fill(DOCKERFILE)} if docker else {})
-    return files
+    return {**files, **origin()}
 
 
 def stripped(path):
@@ -280,7 +286,7 @@ def gradescope_files(folder, key):
     twist = drawn_suites(folder, key).get("twist.suite")
     visible = visible_part(twist, "twist.suite") if twist else None
     files.update({"visible/twist.suite": visible} if visible else {})
-    return {**files, "setup.sh": SETUP, "run_autograder": RUN_AUTOGRADER}
+    return {**files, **origin(), "setup.sh": SETUP, "run_autograder": RUN_AUTOGRADER}
 
 
 def content(what):

@@ -149,12 +149,12 @@ struct Touch {
     const Clock *as_of;
 };
 
-static void touch_write(const Touch &t, Cell &c, const Access &now, const std::string &where)
+static void touch_write(const Touch &t, Cell &c, const Access &now, const char *where)
 {
     Fiber *f = t.f;
     if (conflicts(f, c.writer, t.how, now.bytes, false, t.as_of)) {
         if (t.how == PLAIN && c.writer.how == PLAIN)
-            open_writes(f, c.writer, t.address, t.size, t.pc, where.c_str());
+            open_writes(f, c.writer, t.address, t.size, t.pc, where);
         else
             report_finding(R_RACE_WW, {c.writer.pc, who(c.writer) + verb(c.writer.how, true)},
                            {t.pc, who(f) + verb(t.how, true) + where});
@@ -178,9 +178,13 @@ static void touch_write(const Touch &t, Cell &c, const Access &now, const std::s
     c.written |= now.bytes;
 }
 
-static void touch_read(const Touch &t, Cell &c, const Access &now, const std::string &where)
+static void touch_read(const Touch &t, Cell &c, const Access &now, const char *where)
 {
     Fiber *f = t.f;
+    const Access &last = c.reader;
+    if (last.thread == now.thread && last.block == now.block && last.clock == now.clock &&
+        last.how == PLAIN && now.how == PLAIN && last.bytes == now.bytes)
+        return; /* again, at the same moment: all has been asked */
     if ((c.written & now.bytes) != now.bytes)
         report_finding(R_UNWRITTEN, {t.pc, who(f) + " reads" + where});
     else if (conflicts(f, c.writer, t.how, now.bytes, false, t.as_of))
@@ -197,7 +201,6 @@ static void touch_read(const Touch &t, Cell &c, const Access &now, const std::st
 static void touch(const Touch &t, Cell *cells, uintptr_t offset, u32 epoch)
 {
     const uintptr_t end = offset + (uintptr_t)t.size;
-    const std::string where = t.what;
     for (uintptr_t i = offset / 2; i < (end + 1) / 2; i++) {
         Cell &c = cells[i - offset / 2];
         if (c.epoch != epoch) { /* of an earlier block or launch: what was written stays so */
@@ -209,13 +212,13 @@ static void touch(const Touch &t, Cell *cells, uintptr_t offset, u32 epoch)
         const uint8_t bytes = (uint8_t)((2 * i >= offset ? 1 : 0) | (2 * i + 1 < end ? 2 : 0));
         if (c.flight)
             report_finding(R_FLIGHT, {c.flight, "a copy was issued that nobody has waited for"},
-                           {t.pc, who(t.f) + verb(t.how, t.write) + " where it goes" + where});
+                           {t.pc, who(t.f) + verb(t.how, t.write) + " where it goes" + t.what});
         const Access now = {t.f->block->number,       t.f->clock, t.pc,
                             (uint16_t)(t.f->tid + 1), t.how,      bytes};
         if (t.write)
-            touch_write(t, c, now, where);
+            touch_write(t, c, now, t.what);
         else
-            touch_read(t, c, now, where);
+            touch_read(t, c, now, t.what);
     }
 }
 

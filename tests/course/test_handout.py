@@ -187,7 +187,8 @@ def check_program(tap, build):
                "the same key gives the same zip")
         names = {str(p.relative_to(scratch / "one")) for p in (scratch / "one").rglob("*")}
         wanted = {"handout.md", "stub.c", "Makefile", "Dockerfile", "public.suite", "simple.suite",
-                  "twist.suite", "include/flash_simple.h", "include/attn.h", "include/attn_pairs.h",
+                  "twist.suite", "LICENSE", "REVISION", "include/flash_simple.h",
+                  "include/attn.h", "include/attn_pairs.h",
                   "include/tensor.h", "judge/build/demo/common/course/attn_judge",
                   "judge/common/course/grade.py"}
         tap.ok(wanted <= names, "the students' folder", " ".join(sorted(wanted - names)))

@@ -46,7 +46,7 @@ def stage_rungs():
 
 def run(command, words, schedule="late", **environment):
     return subprocess.run([*map(str, command), *words], check=False, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=300,
+                          stderr=subprocess.PIPE, text=True, timeout=1500,
                           env={**os.environ, **SCHEDULES[schedule], **environment})
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The wrong CUDA solutions of tests/wrong that are rungs of stages 02 and 03, on this CPU.
+"""The wrong CUDA solutions of tests/wrong that are rungs of stages 02 to 05, on this CPU.
 
 usage: test_wrong.py [PATCH...]
 
 Each must be rejected with small cases, by a finding or by the oracle, and which of the two is told.
-(Their own cases are made for a GPU, and some are too large for a model. So is the only case in
-which an index passes 2^31: patch 428 is left out.)
+(Some of their own cases, which are made for a GPU, are too large for a model: other ones serve. So
+is the only case in which an index passes 2^31: patch 428 is left out.)
 """
 import concurrent.futures
 import os
@@ -15,14 +15,14 @@ import re
 import sys
 import tempfile
 
-from programs import ROOT, run
+from programs import ROOT, run, rungs
 from tap import Tap
 from test_mutants import commands, make_changed
 
 sys.path.insert(0, str(ROOT / "tests/wrong"))
 import workshop  # noqa: E402
 
-RUNG = re.compile(r"0[23]_\w+/cuda/v\w+\.cu")
+RUNG = re.compile(r"0[2-5]_\w+/cuda/v\w+\.cu")
 TOO_LARGE = "428_cuda_index_in_32_bits"
 
 
@@ -31,6 +31,12 @@ def patches():
         fields, hunks = workshop.read_patch(path)
         if RUNG.fullmatch(fields["file"]) and path.stem != TOO_LARGE:
             yield path.stem, fields, hunks
+
+
+def own_cases(fields):
+    """Those of the patch's cases that have at most 600 queries."""
+    return [case.split() for case in fields["case"]
+            if all(int(n) <= 600 for n in re.findall(r"-N (\d+)", case))]
 
 
 def judge(entry, compiled, linked):
@@ -43,12 +49,14 @@ def judge(entry, compiled, linked):
         if not program:
             return name, False, why
         rung = pathlib.Path(fields["file"]).stem
-        f32 = fields["file"].startswith("02") or rung in ("v0_fa1", "v1_fa2", "v2_register_tiles")
+        f32 = "F32" in rungs.registration(ROOT / fields["file"]).get("dtypes", "F32")
         said = ""
         dist = ["--dist", "large"]  # a maximum that moves far
-        for more in ([], ["--causal", "-d", "128"], ["-N", "70"], dist, ["-N", "600", *dist]):
-            words = ["--device", "cuda", "--variant", rung, "--dtype", "f32" if f32 else "bf16",
-                     "-H", "2", "-N", "200", "-d", "64", *more]
+        common = ["--device", "cuda", "--variant", rung, "--dtype", "f32" if f32 else "bf16"]
+        case = ["-H", "2", "-N", "200", "-d", "64"]
+        for more in (*own_cases(fields), case, [*case, "--causal", "-d", "128"],
+                     [*case, "-N", "70"], case + dist, [*case, "-N", "600", *dist]):
+            words = [*common, *more]
             done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
             said += done.stdout + done.stderr
             if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):

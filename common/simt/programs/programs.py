@@ -47,7 +47,7 @@ def write_main(output, main_c, entries):
     folder = main_c.parent
     lines = [f"/* Generated from {folder.name}/main.c by common/simt/programs/programs.py. */",
              '#include "harness/stage_main.h"', '#include "harness/rows_attention.h"',
-             '#include "harness/rung.h"', '#include "variant_so.h"']
+             '#include "harness/rung.h"', '#include "harness/visits.h"', '#include "variant_so.h"']
     needs_forward = False
     for stage, rung, path in entries:
         line = rungs.registration(path)
@@ -56,10 +56,14 @@ def write_main(output, main_c, entries):
                      f"extern const Rung rung_{stage}_{rung};")
     if needs_forward:
         lines.append(FORWARD)
+    begin = re.search(r"static void begin\(.*?\n\}\n", main_c.read_text(encoding="utf-8"), re.S)
+    if begin:  # --block-q, --order
+        lines.append(begin[0])
     lines += ["static Variant variants[] = {",
               *(f"    CUDA_RUNG({stage}, {rung})," for stage, rung, _ in entries), "};",
               stage_text(main_c), "int main(int argc, char **argv)", "{",
               "    static const StageMain all = {.variants = variants" +
+              (", .begin = begin" if begin else "") +
               (", .forward = {NULL, forward}};" if needs_forward else "};"),
               "    return stage_main(&stage, &all, argc, argv);", "}"]
     pathlib.Path(output).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -98,6 +98,17 @@ int {NAME}({ARGUMENTS})
            "a matrix of N x N: right numbers have at most 40 %", f"{found['score']} {states}")
 
 
+def check_absent(tap, place):
+    suite = suites.parse("contract=flash_simple\n : -N 3\n", "S")
+    for name in ("Mine.C", "src/mine.c", "mine.c.txt"):
+        file = place / name.split(".")[0].replace("/", "_") / name
+        file.parent.mkdir(parents=True)
+        file.write_text("", encoding="utf-8")
+        wanted = place / file.relative_to(place).parts[0] / "mine.c"
+        said = "" if wanted.exists() else autograder.absent(suite, wanted)["tests"][0]["message"]
+        tap.ok(said == f"there is no mine.c; there is {name}", f"a file is called {name}", said)
+
+
 def check_seeds(tap):
     for number in "123456":
         folder = handout.assignment(number)
@@ -165,6 +176,7 @@ def main():
         place = pathlib.Path(folder)
         (place / "key").write_bytes(KEY)
         check_seeds(tap)
+        check_absent(tap, place)
         check_matrix(tap, build, place)
         check_lock(tap, place)
         check_due(tap, place)
