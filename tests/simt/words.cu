@@ -176,8 +176,8 @@ static int queues(void)
 
 static __device__ int deep(int n) /* deep */
 {
-    volatile char room[4096]; /* deep */
-    room[n % 4096] = (char)n; /* deep */
+    volatile char room[4096];                    /* deep */
+    room[n % 4096] = (char)n;                    /* deep */
     return n ? deep(n + 1) + room[n % 4096] : 0; /* deep */
 }
 static __global__ void overflows(int *o)
