@@ -62,6 +62,7 @@
 #include <string.h>
 
 static const double u = ORACLE_U, tiny = ORACLE_TINY;
+static const double u_sum = 0x1p-13; /* of the largest number that a tensor core adds to others */
 
 double oracle_cap_score(const OraclePlan *p, double qk, double *slope)
 {
@@ -161,6 +162,56 @@ static void row_delta(const double *dO, const double *O, const double *W, const 
     }
 }
 
+/* e4m3: what the tensor core's sum does to a score. */
+static double score_error(const OraclePlan *p, const OracleRowState *state)
+{
+    return p->bytes ? u_sum * (state->forward - state->rounding) : 0;
+}
+
+static double largest_of(const double *P, int64_t n)
+{
+    double largest = 0;
+    for (int64_t t = 0; t < n; t++)
+        largest = P[t] > largest ? P[t] : largest;
+    return largest;
+}
+
+double oracle_byte_error(const OraclePlan *p, const OracleRowState *state, double P, double largest)
+{
+    const double lost = P < 0x1p-14 * largest ? P : 0x1p-14 * largest;
+    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (score_error(p, state) + 16 * 33 * u_sum);
+}
+
+/* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings of
+ * P are as often up as down and differ from key to key: squares add up, and a third of the square
+ * of the largest is their mean. P that is lost is lost for all: sums add up. */
+static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
+                              const OracleRowState *state, int64_t n)
+{
+    const int64_t d = p->args->shape.d;
+    const double largest = largest_of(m->P, n), score = score_error(p, state);
+    double *rounded = m->z, *weighed = m->zc, *lost = m->zf, all = 0;
+    memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
+    for (int64_t t = 0; t < n; t++) {
+        const float *V = g->V.at + m->index[t] * d;
+        const double P = m->P[t];
+        const double half = P < 0x1p-10 * largest ? 0x1p-14 * largest : 0x1p-4 * P;
+        for (int64_t x = 0; x < d; x++) {
+            const double V2 = (double)V[x] * V[x];
+            rounded[x] += half * half * V2;
+            weighed[x] += P * P * V2;
+            lost[x] += P < 0x1p-14 * largest ? P * fabs((double)V[x]) : 0;
+        }
+    }
+    for (int64_t x = 0; x < d; x++) {
+        const double sums = 4 * 33 * u_sum * (fabs(m->y[x]) + sqrt(weighed[x]));
+        const double other =
+            p->u16 * fabs(m->y[x]) + 16 * u * state->forward * m->yc[x] + lost[x];
+        all += rounded[x] / 3 + sums * sums + other * other + score * score * weighed[x];
+    }
+    return all;
+}
+
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
                 double *scratch, const OracleTarget *O, const OracleTarget *lse,
                 const OracleTarget *dQ)
@@ -187,9 +238,10 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
+        const double largest = p->bytes ? largest_of(m.P, n) : 0;
         for (int64_t t = 0; t < n; t++) {
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
-            m.wf[t] = p->eta;
+            m.wf[t] = p->eta + (p->bytes ? oracle_byte_error(p, state, m.P[t], largest) : 0);
         }
         memset(m.y, 0, sizeof(double) * (size_t)(3 * s->d));
         oracle_weigh_rows(&g->V, m.index, n, 0, p->args->shape.d, m.P, m.wc, m.wf, m.y, m.yc, m.yf);
@@ -198,13 +250,16 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
         row_delta(m.row2, m.y, m.yc, m.yf, p->eta, s->d, state);
     }
+    if (O && p->bytes)
+        *lse->square = expected_square(p, g, &m, state, n);
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
             O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, state->output));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
-        oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
+        oracle_target_fill(lse, 1, state->lse,
+                           p->bytes ? score_error(p, state) : p->u16 == 0 ? 0 : state->shift,
                            u * (state->forward + fabs(state->lse)) +
                                (p->u16 == 0 ? state->shift : 0));
     }
