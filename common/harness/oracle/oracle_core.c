@@ -162,10 +162,26 @@ static void row_delta(const double *dO, const double *O, const double *W, const 
     }
 }
 
-/* e4m3: what the tensor core's sum does to a score. */
-static double score_error(const OraclePlan *p, const OracleRowState *state)
+/* e4m3: what the tensor core's sum does to a score. d products and d / 32 sums so far lose up to a
+ * unit each, 2^-13 of the largest product, towards zero; signs differ, so six standard deviations. */
+static void find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
+                             int64_t n, OracleRowState *state)
 {
-    return p->bytes ? u_sum * (state->forward - state->rounding) : 0;
+    const int64_t d = p->args->shape.d;
+    double q = 0, k = 0;
+    for (int64_t x = 0; x < d; x++)
+        q = fabs(m->row[x]) > q ? fabs(m->row[x]) : q;
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t x = 0; x < d; x++) {
+            const double size = fabs((double)g->K.at[m->index[t] * d + x]);
+            k = size > k ? size : k;
+        }
+    state->score = oracle_score_sum(p, fabs(p->scale) * q * k);
+}
+
+double oracle_score_sum(const OraclePlan *p, double largest)
+{
+    return 6 * sqrt((double)p->args->shape.d * 33 / 32 / 3) * u_sum * largest;
 }
 
 static double largest_of(const double *P, int64_t n)
@@ -176,10 +192,10 @@ static double largest_of(const double *P, int64_t n)
     return largest;
 }
 
-double oracle_byte_error(const OraclePlan *p, const OracleRowState *state, double P, double largest)
+double oracle_byte_error(const OracleRowState *state, double P, double largest)
 {
     const double lost = P < 0x1p-14 * largest ? P : 0x1p-14 * largest;
-    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (score_error(p, state) + 16 * 33 * u_sum);
+    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * 33 * u_sum);
 }
 
 /* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings of
@@ -189,7 +205,7 @@ static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleS
                               const OracleRowState *state, int64_t n)
 {
     const int64_t d = p->args->shape.d;
-    const double largest = largest_of(m->P, n), score = score_error(p, state);
+    const double largest = largest_of(m->P, n), score = state->score / 6;
     double *rounded = m->z, *weighed = m->zc, *lost = m->zf, all = 0;
     memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
     for (int64_t t = 0; t < n; t++) {
@@ -235,13 +251,15 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         return;
     }
     oracle_row_errors(p, A, n, state);
+    if (p->bytes)
+        find_score_error(p, g, &m, n, state);
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
         const double largest = p->bytes ? largest_of(m.P, n) : 0;
         for (int64_t t = 0; t < n; t++) {
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
-            m.wf[t] = p->eta + (p->bytes ? oracle_byte_error(p, state, m.P[t], largest) : 0);
+            m.wf[t] = p->eta + (p->bytes ? oracle_byte_error(state, m.P[t], largest) : 0);
         }
         memset(m.y, 0, sizeof(double) * (size_t)(3 * s->d));
         oracle_weigh_rows(&g->V, m.index, n, 0, p->args->shape.d, m.P, m.wc, m.wf, m.y, m.yc, m.yf);
@@ -259,7 +277,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         oracle_target_fill(lse, 1, state->lse,
-                           p->bytes ? score_error(p, state) : p->u16 == 0 ? 0 : state->shift,
+                           p->bytes ? state->score : p->u16 == 0 ? 0 : state->shift,
                            u * (state->forward + fabs(state->lse)) +
                                (p->u16 == 0 ? state->shift : 0));
     }

@@ -83,6 +83,7 @@ typedef struct OracleRowState {
     double dO_O;     /* sum_x |dO||O| */
     double dO_W;     /* sum_x |dO| W */
     double dO_floor; /* eta F */
+    double score;    /* e4m3: error of a score by the tensor core's sum */
     /* with options */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */
@@ -191,9 +192,11 @@ void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState 
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
 
+/* e4m3: error of a score whose products are not larger than `largest`. */
+double oracle_score_sum(const OraclePlan *p, double largest);
 /* e4m3: how far a P may be off when it is multiplied, and its product when it is summed; P and the
  * largest of the row. */
-double oracle_byte_error(const OraclePlan *p, const OracleRowState *state, double P, double largest);
+double oracle_byte_error(const OracleRowState *state, double P, double largest);
 
 /* Row i of the group's head h. O, lse, dQ may be NULL: only the row state is wanted. */
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
