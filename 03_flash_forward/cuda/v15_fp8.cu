@@ -35,8 +35,8 @@
 #define SECOND_LEVEL 1
 #endif
 
-#define D      128
-#define BELOW  4.0f /* m is so many powers of two below the largest score */
+#define D     128
+#define BELOW 4.0f /* m is so many powers of two below the largest score */
 
 /* 128 keys a tile, two warpgroups of 64 rows: S 64, O 64, second level 64, P 16 registers. */
 typedef WgmmaTile<D, 128, 2, 5, true, 1> C;
@@ -139,12 +139,21 @@ static __global__ void __launch_bounds__(256)
         tile[at / (D / 4)][at % (D / 4)] = key < p.Nk ? four : 0;
     }
     __syncthreads();
-    for (int at = threadIdx.x; at < C::Bc * D / 4; at += 256) {
-        const int x = at / (C::Bc / 4), place = at % (C::Bc / 4) * 4;
-        uint32_t four = 0;
+    Vt += (int64_t)blockIdx.x * (C::Bc * D / 4);
+    for (int at = threadIdx.x; at < C::Bc * D / 16; at += 256) { /* 4 channels of 4 places */
+        const int column = at / (C::Bc / 4), place = at % (C::Bc / 4);
+        uint32_t four[4];
+#pragma unroll
         for (int e = 0; e < 4; e++)
-            four |= (tile[key_of_place(place + e)][x / 4] >> x % 4 * 8 & 255) << 8 * e;
-        Vt[(int64_t)blockIdx.x * (C::Bc * D / 4) + at] = four;
+            four[e] = tile[key_of_place(4 * place + e)][column];
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            uint32_t keys = 0;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                keys |= (four[e] >> 8 * x & 255) << 8 * e;
+            Vt[(4 * column + x) * (C::Bc / 4) + place] = keys;
+        }
     }
 }
 
@@ -193,8 +202,8 @@ static __device__ __forceinline__ void rescale(float (&part)[16][4], float a0, f
             part[n][e] *= e / 2 ? a1 : a0;
 }
 
-/* v14's loop. `add` says whether a block of 512 keys goes on: then the product adds to part. Q_K
- * and K_scale, V_scale [blocks]: of this head. */
+/* v14's loop. `add` says whether a block of 512 keys goes on: then the product adds to part.
+ * K_scale, V_scale [blocks]: of this head. */
 static __device__ __forceinline__ void
 consume(WarpgroupRows<C> &rows, const Problem &p, const KeyTiles &tiles, const KeyTiles &full,
         uint32_t smem, uint32_t my_Q, int i, RingPlace &now, int Q_parity, float scale_log2,
@@ -225,7 +234,9 @@ consume(WarpgroupRows<C> &rows, const Problem &p, const KeyTiles &tiles, const K
 #pragma unroll 1
     for (j--; j >= tiles.begin; j--) {
         RingPlace next = now;
+        /* read here, long before they are used */
         const float scale = scale_log2 * K_scale[j / PER_BLOCK];
+        const float scale_V = V_scale[(j + 1) / PER_BLOCK];
         advance<C>(next);
         barrier_wait(smem + C::K_FULL + 8 * next.stage, next.parity, WAIT_K);
         wgmma_begin();
@@ -247,7 +258,6 @@ consume(WarpgroupRows<C> &rows, const Problem &p, const KeyTiles &tiles, const K
         round_P_fp8(P, S);
         add = 1;
         if ((j + 1) % PER_BLOCK == 0) { /* tile j + 1 was the last of its block */
-            const float scale_V = V_scale[(j + 1) / PER_BLOCK];
             if (SECOND_LEVEL) {
                 flush(rows, part, scale_V);
                 add = 0;

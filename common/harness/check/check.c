@@ -381,8 +381,9 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
             fprintf(to, "%s: %s is wrong: %" PRId64 " values outside of the sample are NaN%s\n",
                     label, a->name, a->off_nan, which == CHECK_LSE ? " or +infinity" : "");
         if (!(a->rms_ratio <= 1))
-            fprintf(to, "%s: the errors of %s are %.3g times as large as roundings make them, by "
-                    "their root mean square in one head\n",
+            fprintf(to,
+                    "%s: %s is wrong: in one head the root mean square of its errors is %.3g times "
+                    "what roundings may make it\n",
                     label, a->name, a->rms_ratio);
         if (a->off == a->off_nan)
             continue;
