@@ -19,7 +19,7 @@
  *     long sum the small ones lose theirs, always towards zero. So a sum goes over 512 keys only,
  *     and ordinary float32 additions gather the sums, with V's scale: one multiply-add.
  *
- * SECOND_LEVEL 0 is the form without: faster, and wrong for long rows. docs/03b_fp8.md shows it.
+ * SECOND_LEVEL 0 is the form without: faster, and wrong for long rows. docs/03_flash_forward/10_fp8.md shows it.
  *
  * Prediction (H200): products and exponentials of a tile of 128 x 128 take 1,024 clocks each, and v14
  * hides one behind the other as far as it does for 16 bits: 950 TFLOP/s with one level. The flush

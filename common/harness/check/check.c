@@ -380,7 +380,7 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
         if (a->off_nan)
             fprintf(to, "%s: %s is wrong: %" PRId64 " values outside of the sample are NaN%s\n",
                     label, a->name, a->off_nan, which == CHECK_LSE ? " or +infinity" : "");
-        if (!(a->rms_ratio <= 1))
+        if (a->rms_ratio > 1)
             fprintf(to,
                     "%s: %s is wrong: in one head the root mean square of its errors is %.3g times "
                     "what roundings may make it\n",
@@ -506,7 +506,7 @@ static void note_squares(CheckArray *a, const Squares *s)
 {
     const double limit = 1 + 4 / sqrt((double)s->rows);
     const double ratio = s->rows > 0 ? sqrt(s->found / s->expected) / limit : 0;
-    if (ratio > a->rms_ratio || isnan(ratio))
+    if (ratio > a->rms_ratio)
         a->rms_ratio = ratio;
 }
 
@@ -533,8 +533,8 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
             const int64_t i = s.sample->index[t];
             int shared_row = 0;
             const int64_t row = n * s.sample->count + t;
-            const double square =
-                which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
+            const double known = which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
+            const double square = is_finite_f64(known) ? known : 0;
             if (reach)
                 check_online_reach(args, online_block, b, h, i, reach);
             squares.rows += square > 0;
@@ -559,7 +559,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                 a->nonfinite += v == CHECK_OFF_NONFINITE;
                 if (v != CHECK_GOOD)
                     note_off(a, i, s.N, bound == 0, rows_off);
-                squares.found += square > 0 ? error * error : 0;
+                squares.found += square > 0 && is_finite_f64(error) ? error * error : 0;
                 if (is_finite_f64(error) && error > a->max_error)
                     a->max_error = error;
                 if (a->compared++ == 0 || ratio > a->worst_ratio) {
@@ -609,7 +609,7 @@ void check_outputs(Check *check, const Oracle *o, const AttnArgs *args, int back
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
-        if (!(a->rms_ratio <= check->bound_ratio))
+        if (a->rms_ratio > check->bound_ratio)
             check->bound_ratio = a->rms_ratio;
     }
 }
