@@ -9,7 +9,7 @@
 #include "problem.h"
 #include "tensor.h"
 
-#define LARGEST 448.0f
+#define LARGEST  448.0f
 #define NAN_BYTE 0x7F
 
 uint8_t e4m3_from_f32(float x)
@@ -41,7 +41,7 @@ float e4m3_scale(float largest)
     int exponent;
     if (!(largest > 0.0f))
         return 1.0f;
-    const float half = frexpf(largest, &exponent);      /* half < 1; 448 = 0.875 * 2^9 */
+    const float half = frexpf(largest, &exponent); /* half < 1; 448 = 0.875 * 2^9 */
     exponent -= half <= 0.875f ? 9 : 8;
     return ldexpf(1.0f, exponent < -100 ? -100 : exponent); /* bfloat16 ends at 2^-133 */
 }

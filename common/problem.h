@@ -90,7 +90,8 @@ typedef struct Problem {
     const uint8_t *mask;      /* [Nq][Nk], 1 = masked out, or NULL: of FULL rungs */
     float softcap;            /* s becomes cap * tanh(s / cap); 0 = no cap: of FULL rungs */
     const float *Q_scale;     /* [B][H][ceil(Nq / E4M3_BLOCK)]: of E4M3 */
-    const float *K_scale, *V_scale; /* [B][Hkv][ceil(Nk / E4M3_BLOCK)] */
+    const float *K_scale;     /* [B][Hkv][ceil(Nk / E4M3_BLOCK)] */
+    const float *V_scale;     /* [B][Hkv][ceil(Nk / E4M3_BLOCK)] */
 } Problem;
 
 /* Channel 0 of query i of head h, and of key j of kv head h: in elements. 64 bits: B*N*H*d can

@@ -6,24 +6,25 @@
  * sign, 4 bits of exponent and 3 of fraction: 448 is its largest number, 2^-9 its smallest. What
  * that asks for:
  *
- *   - Scales. Each head and block of 512 tokens of Q, K and V has a power of two that brings it into
- *     e4m3's range. That of Q and K goes into the multiply-add in front of exp2; that of V onto O.
+ *   - Scales. Each head and block of 512 tokens of Q, K and V has a power of two that brings it
+ *     into e4m3's range. That of Q and K goes into the multiply-add in front of exp2; that of V
+ *     goes onto O.
  *   - V transposed. wgmma reads bytes only along the sum, and the sum of P V runs over keys. So a
  *     kernel before turns V into tiles [channel][key].
  *   - P from registers. A lane holds columns 8 n + 2 t, 8 n + 2 t + 1 of S, but of A four in a
  *     row. In which order the sum meets the keys is free: the lane packs what it has, and V^T has
  *     its keys in the same order (key_of_place).
- *   - P lies between 0 and 2^8: m is 4 powers of two below the largest score, and v12's lazy maximum
- *     lets a score be 8 above m. A byte then still tells P of 2^-13 of the largest from 0.
- *   - Two levels. wgmma aligns what it adds to the largest number and keeps some 14 bits of it: in a
- *     long sum the small ones lose theirs, always towards zero. So a sum goes over 512 keys only,
+ *   - P lies between 0 and 2^8. m is 4 powers of two below the largest score, and v12's lazy
+ *     maximum lets a score be 8 above m. A byte then still tells P of 2^-13 of the largest from 0.
+ *   - Two levels. wgmma aligns what it adds to the largest number and keeps some 14 bits of it: in
+ *     a long sum the small ones lose theirs, always towards zero. So a sum goes over 512 keys only,
  *     and ordinary float32 additions gather the sums, with V's scale: one multiply-add.
  *
- * SECOND_LEVEL 0 is the form without: faster, and wrong for long rows. docs/03_flash_forward/10_fp8.md shows it.
+ * SECOND_LEVEL 0 is the form without: faster, and wrong for long rows (docs, page 03.10).
  *
- * Prediction (H200): products and exponentials of a tile of 128 x 128 take 1,024 clocks each, and v14
- * hides one behind the other as far as it does for 16 bits: 950 TFLOP/s with one level. The flush
- * of a block of 512 keys takes 128 clocks and stands in nobody's shade: 830 with two.
+ * Prediction (H200): products and exponentials of a tile of 128 x 128 take 1,024 clocks each, and
+ * v14 hides one behind the other as far as it does for 16 bits: 950 TFLOP/s with one level. The
+ * flush of a block of 512 keys takes 128 clocks, and nothing hides it: 830 with two.
  *
  * Interface:
  * - RUNG at the end: e4m3, d = 128, on sm_90.
@@ -91,9 +92,8 @@ static __device__ __forceinline__ void multiply_QK_fp8(float (&S)[16][4], uint32
 }
 
 /* Issues part = or += P V_j as a group. V_smem: [channel][key] */
-static __device__ __forceinline__ void multiply_PV_fp8(float (&part)[16][4],
-                                                       const uint32_t (&P)[4][4], uint32_t V_smem,
-                                                       int add)
+static __device__ __forceinline__ void
+multiply_PV_fp8(float (&part)[16][4], const uint32_t (&P)[4][4], uint32_t V_smem, int add)
 {
     const uint64_t V = tile_descriptor(V_smem, C::K_PANEL);
 #pragma unroll
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void round_P_fp8(uint32_t (&P)[4][4], const fl
             }
 }
 
-/* Which key of a tile stands at a place of the sum: 16 a + 4 t + 2 h + x holds 16 a + 8 h + 2 t + x. */
+/* The key of a tile at a place of the sum: 16 a + 8 h + 2 t + x at 16 a + 4 t + 2 h + x. */
 static __device__ __forceinline__ int key_of_place(int place)
 {
     return place / 16 * 16 + place / 2 % 2 * 8 + place / 4 % 4 * 2 + place % 2;
@@ -204,10 +204,11 @@ static __device__ __forceinline__ void rescale(float (&part)[16][4], float a0, f
 
 /* v14's loop. `add` says whether a block of 512 keys goes on: then the product adds to part.
  * K_scale, V_scale [blocks]: of this head. */
-static __device__ __forceinline__ void
-consume(WarpgroupRows<C> &rows, const Problem &p, const KeyTiles &tiles, const KeyTiles &full,
-        uint32_t smem, uint32_t my_Q, int i, RingPlace &now, int Q_parity, float scale_log2,
-        const float *K_scale, const float *V_scale)
+static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Problem &p,
+                                               const KeyTiles &tiles, const KeyTiles &full,
+                                               uint32_t smem, uint32_t my_Q, int i, RingPlace &now,
+                                               int Q_parity, float scale_log2, const float *K_scale,
+                                               const float *V_scale)
 {
     const int PER_BLOCK = E4M3_BLOCK / C::Bc;
     float S[16][4], part[16][4], alpha[2];

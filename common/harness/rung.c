@@ -230,17 +230,16 @@ static AttnStatus open_bytes(RungRun *r, int which, const Tensor *t)
     const size_t blocks = (size_t)((t->shape[1] + E4M3_BLOCK - 1) / E4M3_BLOCK);
     const size_t bytes = at + (size_t)(t->shape[0] * t->shape[2]) * blocks * sizeof(float);
     const size_t element = dtype_size(t->dtype);
-    unsigned char *host = memory_enough_for(element * count + bytes)
-                              ? calloc(element * count + bytes, 1)
-                              : NULL;
+    unsigned char *host =
+        memory_enough_for(element * count + bytes) ? calloc(element * count + bytes, 1) : NULL;
     void *copy = host ? new_copy(r, bytes) : NULL;
     Tensor from = *t;
     AttnStatus status = copy ? ATTN_OK : ATTN_NO_MEMORY;
     from.data = host + bytes;
     from.stride[2] = t->shape[3], from.stride[1] = t->shape[2] * from.stride[2];
     from.stride[0] = t->shape[1] * from.stride[1];
-    if (copy && device_download(from.data, r->copy[which] ? r->copy[which] : t->data,
-                                element * count) == 0)
+    if (copy &&
+        device_download(from.data, r->copy[which] ? r->copy[which] : t->data, element * count) == 0)
         tensor_e4m3(&from, host, (float *)(host + at));
     else if (copy)
         status = ATTN_CUDA_ERROR;

@@ -494,10 +494,10 @@ static void load_bytes(Fiber *f, const Product &p, uint8_t (*to)[32], int rows, 
     for (int i = 0; i < rows; i++)
         for (u32 c = 0; c < 32; c += 16) {
             const u32 r = (u32)(row0 + i);
-            const u32 a = swizzle(start + r / 8 * stride + r % 8 * 128 + c,
-                                  CU_TENSOR_MAP_SWIZZLE_128B);
-            if (!flags.check || check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)",
-                                             p.clock.get()))
+            const u32 a =
+                swizzle(start + r / 8 * stride + r % 8 * 128 + c, CU_TENSOR_MAP_SWIZZLE_128B);
+            if (!flags.check ||
+                check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)", p.clock.get()))
                 memcpy(&to[i][c], shared_at(a), 16);
         }
 }

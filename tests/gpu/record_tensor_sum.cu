@@ -41,7 +41,8 @@ static __global__ void ask_kernel(const Asked *asked, float *answers, int count)
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int r = 16 * warp + lane / 4 + 8 * (e / 2), column = 8 * n + 2 * (lane % 4) + e % 2;
+            const int r = 16 * warp + lane / 4 + 8 * (e / 2);
+            const int column = 8 * n + 2 * (lane % 4) + e % 2;
             C[n][e] = r == column ? asked[min(first + r, count - 1)].C : 0.0f;
         }
     const uint64_t A_desc = tile_descriptor((uint32_t)__cvta_generic_to_shared(A), 0);
@@ -58,7 +59,8 @@ static __global__ void ask_kernel(const Asked *asked, float *answers, int count)
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int r = 16 * warp + lane / 4 + 8 * (e / 2), column = 8 * n + 2 * (lane % 4) + e % 2;
+            const int r = 16 * warp + lane / 4 + 8 * (e / 2);
+            const int column = 8 * n + 2 * (lane % 4) + e % 2;
             if (r == column && first + r < count)
                 answers[first + r] = C[n][e];
         }

@@ -108,7 +108,7 @@ TEST(a_short_sum_is_exact)
     assert_true(sum_of(a, b, 0, 5) == 5);
 }
 
-/* Beside 2^k only multiples of 2^(k - 13) are left, without the rest: towards zero on both sides. */
+/* Beside 2^k only multiples of 2^(k - 13) are left: what is cut off goes towards zero. */
 TEST(low_bits_fall_off)
 {
     const float one[] = {1, 1}, small[] = {0x1p-6f, 0x1p-7f}, minus[] = {-1, -1};

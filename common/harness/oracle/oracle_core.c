@@ -163,7 +163,8 @@ static void row_delta(const double *dO, const double *O, const double *W, const 
 }
 
 /* e4m3: what the tensor core's sum does to a score. d products and d / 32 sums so far lose up to a
- * unit each, 2^-13 of the largest product, towards zero; signs differ, so six standard deviations. */
+ * unit each, 2^-13 of the largest product, towards zero; signs differ, so this is six standard
+ * deviations. */
 static void find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
                              int64_t n, OracleRowState *state)
 {
@@ -198,8 +199,8 @@ double oracle_byte_error(const OracleRowState *state, double P, double largest)
     return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * 33 * u_sum);
 }
 
-/* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings of
- * P are as often up as down and differ from key to key: squares add up, and a third of the square
+/* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings
+ * of P are as often up as down and differ from key to key: squares add up, and a third of the square
  * of the largest is their mean. P that is lost is lost for all: sums add up. */
 static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
                               const OracleRowState *state, int64_t n)
@@ -221,8 +222,7 @@ static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleS
     }
     for (int64_t x = 0; x < d; x++) {
         const double sums = 4 * 33 * u_sum * (fabs(m->y[x]) + sqrt(weighed[x]));
-        const double other =
-            p->u16 * fabs(m->y[x]) + 16 * u * state->forward * m->yc[x] + lost[x];
+        const double other = p->u16 * fabs(m->y[x]) + 16 * u * state->forward * m->yc[x] + lost[x];
         all += rounded[x] / 3 + sums * sums + other * other + score * score * weighed[x];
     }
     return all;
@@ -277,7 +277,9 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         oracle_target_fill(lse, 1, state->lse,
-                           p->bytes ? state->score : p->u16 == 0 ? 0 : state->shift,
+                           p->bytes      ? state->score
+                           : p->u16 == 0 ? 0
+                                         : state->shift,
                            u * (state->forward + fabs(state->lse)) +
                                (p->u16 == 0 ? state->shift : 0));
     }

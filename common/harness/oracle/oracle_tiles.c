@@ -567,8 +567,7 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
         r->yc[x] *= u * oracle_grown(p, state->output);
     }
     oracle_finish(p, d, r->y, r->yf, r->yc, O);
-    oracle_target_fill(lse, 1, state->lse, state->score,
-                       u * (state->forward + fabs(state->lse)));
+    oracle_target_fill(lse, 1, state->lse, state->score, u * (state->forward + fabs(state->lse)));
 }
 
 /* The samples of a group, head by head. */
