@@ -74,12 +74,10 @@ typedef struct Problem {
     float scale;              /* > 0; of any sign: of FULL rungs */
     int from, to;             /* -2^30, 2^30: no limit; an index can be added to either */
     int dtype;                /* F32, F16, BF16 or E4M3; on a CPU F32, but for STEPS */
-    const void *Q;            /* [B][Nq][H][d] */
+    const void *Q, *dO;       /* [B][Nq][H][d] */
     const void *K, *V;        /* [B][Nk][Hkv][d] */
-    void *O;                  /* [B][Nq][H][d] */
+    void *O, *dQ;             /* [B][Nq][H][d] */
     float *lse;               /* [B][H][Nq] */
-    const void *dO;           /* [B][Nq][H][d] */
-    void *dQ;                 /* [B][Nq][H][d] */
     void *dK, *dV;            /* [B][Nk][Hkv][d] */
     void *work;               /* as many bytes as the rung asked for, at a multiple of 64 */
     int threads;              /* CPU threads to use, >= 1 */
@@ -89,9 +87,7 @@ typedef struct Problem {
     const int64_t *visits;    /* [Tr Tc] host: step t takes block visits[t] = i Tc + j */
     const uint8_t *mask;      /* [Nq][Nk], 1 = masked out, or NULL: of FULL rungs */
     float softcap;            /* s becomes cap * tanh(s / cap); 0 = no cap: of FULL rungs */
-    const float *Q_scale;     /* [B][H][ceil(Nq / E4M3_BLOCK)]: of E4M3 */
-    const float *K_scale;     /* [B][Hkv][ceil(Nk / E4M3_BLOCK)] */
-    const float *V_scale;     /* [B][Hkv][ceil(Nk / E4M3_BLOCK)] */
+    const float *scales[3];   /* E4M3: of Q, K, V: [B][heads][ceil(N / E4M3_BLOCK)] */
 } Problem;
 
 /* Channel 0 of query i of head h, and of key j of kv head h: in elements. 64 bits: B*N*H*d can

@@ -336,11 +336,11 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
             const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
             const int of_keys = (work.b * p.Hkv + work.h_kv) * K_blocks;
             const float Q_scale =
-                p.Q_scale[(work.b * p.H + work.h) * Q_blocks + work.i0 / E4M3_BLOCK];
+                p.scales[0][(work.b * p.H + work.h) * Q_blocks + work.i0 / E4M3_BLOCK];
             WarpgroupRows<C> rows;
             consume(rows, p, tiles, full_tiles<C::Br, C::Bc>(p, work.i0, tiles), smem,
                     smem + (warpgroup - 1) * C::Q_BYTES, i0 + r, place, turn & 1,
-                    p.scale * LOG2E * Q_scale, p.K_scale + of_keys, p.V_scale + of_keys);
+                    p.scale * LOG2E * Q_scale, p.scales[1] + of_keys, p.scales[2] + of_keys);
             store_rows<__nv_bfloat16, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0),
                                          work.b, work.h, i0, p.Nq,
                                          smem + C::O + (warpgroup - 1) * C::O_BYTES, warpgroup);

@@ -174,7 +174,8 @@ static void set_problem(RungRun *r)
     p->softcap = a->softcap;
     p->mask = a->mask;
     p->dtype = 1 << dtype_of_copy(r, &a->Q); /* F32, F16 ... are the bits of AttnDtype */
-    p->Q_scale = r->scales[0], p->K_scale = r->scales[1], p->V_scale = r->scales[2];
+    for (int t = 0; t < 3; t++)
+        p->scales[t] = r->scales[t];
     p->Q = data[0], p->K = data[1], p->V = data[2], p->dO = data[3];
     p->O = data[4], p->dQ = data[5], p->dK = data[6], p->dV = data[7];
     p->lse = a->lse;

@@ -23,6 +23,13 @@
  *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
  *
+ * e4m3. The byte of a P errs by 2^-4 of it, or by 2^-14 of the row's largest where that is more
+ *   (subnormal) or by itself (lost): the rung's m lies 4 powers of two below the largest score.
+ *   Sums of tensor cores keep 13 bits below the largest number (common/simt/tensor_sum.h): 16 steps
+ *   of 33 numbers between two flushes lose up to 16 * 33 * 2^-13 of P|V|, and a score loses
+ *   oracle_score_sum. All this is W's, and passes a dropped key. So lse.square has what the squares
+ *   of a row's errors are expected to add up to, and check.c compares a head's root mean square.
+ *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
  *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
  *   2/cap: the slope of the cap is 1 - t^2 with t = tanh(s/cap); an error c u D A of s moves it by
