@@ -418,6 +418,17 @@ typedef struct Squares {
     int64_t rows;
 } Squares;
 
+/* Row `row` of [B][H][rows.count]: what the squares of its errors are expected to add up to; 0: not
+ * known, or not of O. */
+static double add_row(Squares *s, const Oracle *o, int which, int64_t row)
+{
+    const double known = which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
+    const double square = isfinite(known) ? known : 0;
+    s->rows += square > 0;
+    s->expected += square;
+    return square;
+}
+
 /* The bound of an element has to hold for the worst of roundings, and so it passes a dropped key.
  * Their root mean square has no such excuse. It is that of at least one free number a row, so 4
  * parts in the root of the rows are more than five standard deviations. */
@@ -451,13 +462,9 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
         for (int64_t t = 0; t < s.sample->count; t++) {
             const int64_t i = s.sample->index[t];
             int shared_row = 0;
-            const int64_t row = n * s.sample->count + t;
-            const double known = which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
-            const double square = isfinite(known) ? known : 0;
+            const double square = add_row(&squares, o, which, n * s.sample->count + t);
             if (reach)
                 check_online_reach(args, online_block, b, h, i, reach);
-            squares.rows += square > 0;
-            squares.expected += square;
             for (int64_t x = 0; x < s.width; x++, element++) {
                 const double expected = s.expected->value[element];
                 const double bound = s.expected->fixed[element] + c * s.expected->per_c[element] +

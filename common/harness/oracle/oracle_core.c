@@ -207,8 +207,8 @@ double oracle_byte_error(const OracleRowState *state, double P, double largest)
 }
 
 /* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings
- * of P are as often up as down and differ from key to key: squares add up, and a third of the square
- * of the largest is their mean. P that is lost is lost for all: sums add up. */
+ * of P are as often up as down and differ from key to key: squares add up, and the mean is a third
+ * of the square of the largest. P that is lost is lost for all: sums add up. */
 static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
                               const OracleRowState *state, int64_t n)
 {
