@@ -6,7 +6,6 @@
 
 #include <math.h>
 
-#include "problem.h"
 #include "tensor.h"
 
 #define LARGEST  448.0f
@@ -46,17 +45,17 @@ float e4m3_scale(float largest)
     return ldexpf(1.0f, exponent < -100 ? -100 : exponent); /* bfloat16 ends at 2^-133 */
 }
 
-void tensor_e4m3(const Tensor *t, uint8_t *bytes, float *scales)
+void tensor_e4m3(const Tensor *t, int64_t block, uint8_t *bytes, float *scales)
 {
     const int64_t N = t->shape[1], H = t->shape[2], d = t->shape[3];
-    const int64_t blocks = (N + E4M3_BLOCK - 1) / E4M3_BLOCK;
+    const int64_t blocks = (N + block - 1) / block;
     float row[1024]; /* d is at most that */
 #pragma omp parallel for collapse(3) private(row)
     for (int64_t b = 0; b < t->shape[0]; b++)
         for (int64_t h = 0; h < H; h++)
-            for (int64_t block = 0; block < blocks; block++) {
-                const int64_t first = block * E4M3_BLOCK;
-                const int64_t end = first + E4M3_BLOCK < N ? first + E4M3_BLOCK : N;
+            for (int64_t i = 0; i < blocks; i++) {
+                const int64_t first = i * block;
+                const int64_t end = first + block < N ? first + block : N;
                 float largest = 0.0f;
                 for (int64_t n = first; n < end; n++) {
                     tensor_read_row(t, b, n, h, row);
@@ -66,7 +65,7 @@ void tensor_e4m3(const Tensor *t, uint8_t *bytes, float *scales)
                 }
                 const float scale = e4m3_scale(largest);
                 if (scales)
-                    scales[(b * H + h) * blocks + block] = scale;
+                    scales[(b * H + h) * blocks + i] = scale;
                 for (int64_t n = first; n < end; n++) {
                     tensor_read_row(t, b, n, h, row);
                     for (int64_t x = 0; x < d; x++) {

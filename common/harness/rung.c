@@ -241,7 +241,7 @@ static AttnStatus open_bytes(RungRun *r, int which, const Tensor *t)
     from.stride[0] = t->shape[1] * from.stride[1];
     if (copy &&
         device_download(from.data, r->copy[which] ? r->copy[which] : t->data, element * count) == 0)
-        tensor_e4m3(&from, host, (float *)(host + at));
+        tensor_e4m3(&from, E4M3_BLOCK, host, (float *)(host + at));
     else if (copy)
         status = ATTN_CUDA_ERROR;
     if (status == ATTN_OK && device_upload(copy, host, bytes) != 0)

@@ -72,8 +72,8 @@ TEST(a_rounded_tensor_is_its_bytes)
                     for (int64_t x = 0; x < d; x++)
                         case_set(&s.view, b, n, h, x,
                                  ldexpf(case_normal(), (int)(n / E4M3_BLOCK * 3 - h * 5)));
-        tensor_e4m3(&s.view, NULL, NULL);
-        tensor_e4m3(&s.view, bytes, scales);
+        tensor_e4m3(&s.view, E4M3_BLOCK, NULL, NULL);
+        tensor_e4m3(&s.view, E4M3_BLOCK, bytes, scales);
         assert_true(tensor_intact(&s));
         for (int64_t b = 0; b < B; b++)
             for (int64_t n = 0; n < N; n++)
@@ -157,7 +157,7 @@ TEST(root_mean_square_refuses_a_dropped_key)
             for (int64_t h = 0; h < 2; h++)
                 for (int64_t x = 0; x < 128; x++)
                     case_set(all[t], 0, n, h, x, case_normal());
-        tensor_e4m3(all[t], NULL, NULL);
+        tensor_e4m3(all[t], E4M3_BLOCK, NULL, NULL);
     }
     Oracle o = oracle_of(&c->args, 0, 1);
     bytes_run(c, -1);

@@ -7,6 +7,7 @@
 
 #include "e4m3.h"
 #include "harness/bench/bench.h"
+#include "problem.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static int make_tensors(Inputs *p, const CliCase *c, const ProblemFiles *f)
     fill_view(&a->K, c, &f->K, FILL_K);
     fill_view(&a->V, c, &f->V, FILL_V);
     for (int t = 0; t < 3 && c->dtype == ATTN_E4M3; t++)
-        tensor_e4m3(view[t], NULL, NULL);
+        tensor_e4m3(view[t], E4M3_BLOCK, NULL, NULL);
     if (!c->backward)
         return EXIT_OK;
     if (tensor_new(&p->dO, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0)

@@ -23,12 +23,7 @@
  *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
  *
- * e4m3. The byte of a P errs by 2^-4 of it, or by 2^-14 of the row's largest where that is more
- *   (subnormal) or by itself (lost): the rung's m lies 4 powers of two below the largest score.
- *   Sums of tensor cores keep 13 bits below the largest number (common/simt/tensor_sum.h): 16 steps
- *   of 33 numbers between two flushes lose up to 16 * 33 * 2^-13 of P|V|, and a score loses
- *   oracle_score_sum. All this is W's, and passes a dropped key. So lse.square has what the squares
- *   of a row's errors are expected to add up to, and check.c compares a head's root mean square.
+ * P in bytes (e4m3): oracle_bytes.c.
  *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
  *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
@@ -69,7 +64,6 @@
 #include <string.h>
 
 static const double u = ORACLE_U, tiny = ORACLE_TINY;
-static const double u_sum = 0x1p-13; /* of the largest number that a tensor core adds to others */
 
 double oracle_cap_score(const OraclePlan *p, double qk, double *slope)
 {
@@ -169,72 +163,6 @@ static void row_delta(const double *dO, const double *O, const double *W, const 
     }
 }
 
-/* e4m3: what the tensor core's sum does to a score. d products and d / 32 sums so far lose up to a
- * unit each, 2^-13 of the largest product, towards zero; signs differ, so this is six standard
- * deviations. */
-static void find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
-                             int64_t n, OracleRowState *state)
-{
-    const int64_t d = p->args->shape.d;
-    double q = 0, k = 0;
-    for (int64_t x = 0; x < d; x++)
-        q = fabs(m->row[x]) > q ? fabs(m->row[x]) : q;
-    for (int64_t t = 0; t < n; t++)
-        for (int64_t x = 0; x < d; x++) {
-            const double size = fabs((double)g->K.at[m->index[t] * d + x]);
-            k = size > k ? size : k;
-        }
-    state->score = oracle_score_sum(p, fabs(p->scale) * q * k);
-}
-
-double oracle_score_sum(const OraclePlan *p, double largest)
-{
-    return 6 * sqrt((double)p->args->shape.d * 33 / 32 / 3) * u_sum * largest;
-}
-
-static double largest_of(const double *P, int64_t n)
-{
-    double largest = 0;
-    for (int64_t t = 0; t < n; t++)
-        largest = P[t] > largest ? P[t] : largest;
-    return largest;
-}
-
-double oracle_byte_error(const OracleRowState *state, double P, double largest)
-{
-    const double lost = P < 0x1p-14 * largest ? P : 0x1p-14 * largest;
-    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * 33 * u_sum);
-}
-
-/* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings
- * of P are as often up as down and differ from key to key: squares add up, and the mean is a third
- * of the square of the largest. P that is lost is lost for all: sums add up. */
-static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
-                              const OracleRowState *state, int64_t n)
-{
-    const int64_t d = p->args->shape.d;
-    const double largest = largest_of(m->P, n), score = state->score / 6;
-    double *rounded = m->z, *weighed = m->zc, *lost = m->zf, all = 0;
-    memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
-    for (int64_t t = 0; t < n; t++) {
-        const float *V = g->V.at + m->index[t] * d;
-        const double P = m->P[t];
-        const double half = P < 0x1p-10 * largest ? 0x1p-14 * largest : 0x1p-4 * P;
-        for (int64_t x = 0; x < d; x++) {
-            const double V2 = (double)V[x] * V[x];
-            rounded[x] += half * half * V2;
-            weighed[x] += P * P * V2;
-            lost[x] += P < 0x1p-14 * largest ? P * fabs((double)V[x]) : 0;
-        }
-    }
-    for (int64_t x = 0; x < d; x++) {
-        const double sums = 4 * 33 * u_sum * (fabs(m->y[x]) + sqrt(weighed[x]));
-        const double other = p->u16 * fabs(m->y[x]) + 16 * u * state->forward * m->yc[x] + lost[x];
-        all += rounded[x] / 3 + sums * sums + other * other + score * score * weighed[x];
-    }
-    return all;
-}
-
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
                 double *scratch, const OracleTarget *O, const OracleTarget *lse,
                 const OracleTarget *dQ)
@@ -259,11 +187,11 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     }
     oracle_row_errors(p, A, n, state);
     if (p->bytes)
-        find_score_error(p, g, &m, n, state);
+        oracle_find_score_error(p, g, &m, n, state);
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
-        const double largest = p->bytes ? largest_of(m.P, n) : 0;
+        const double largest = p->bytes ? oracle_largest(m.P, n) : 0;
         for (int64_t t = 0; t < n; t++) {
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
             m.wf[t] = p->eta + (p->bytes ? oracle_byte_error(state, m.P[t], largest) : 0);
@@ -276,7 +204,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         row_delta(m.row2, m.y, m.yc, m.yf, p->eta, s->d, state);
     }
     if (O && p->bytes)
-        *lse->square = expected_square(p, g, &m, state, n);
+        *lse->square = oracle_expected_square(p, g, &m, state, n);
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];

@@ -192,9 +192,16 @@ void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState 
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
 
-/* e4m3: error of a score whose products are not larger than `largest`. */
+/* e4m3, oracle_bytes.c. state->score of a row whose P is known. */
+void oracle_find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
+                             int64_t n, OracleRowState *state);
+double oracle_largest(const double *P, int64_t n);
+/* What the squares of a row's errors are expected to add up to. Uses m->z, zc and zf. */
+double oracle_expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
+                              const OracleRowState *state, int64_t n);
+/* Error of a score whose products are not larger than `largest`. */
 double oracle_score_sum(const OraclePlan *p, double largest);
-/* e4m3: how far a P may be off when it is multiplied, and its product when it is summed; P and the
+/* How far a P may be off when it is multiplied, and its product when it is summed; P and the
  * largest of the row. */
 double oracle_byte_error(const OracleRowState *state, double P, double largest);
 
