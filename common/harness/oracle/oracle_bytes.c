@@ -9,8 +9,7 @@
  *   oracle_score_sum. All this is W's, and passes a dropped key. So lse.square has what the squares
  *   of a row's errors are expected to add up to, and check.c compares a head's root mean square.
  *
- * Interface: oracle_find_score_error, oracle_score_sum, oracle_byte_error, oracle_largest,
- * oracle_expected_square (oracle_core.h).
+ * Interface: oracle_bytes_weigh, oracle_score_sum, oracle_byte_error (oracle_core.h).
  */
 #include "harness/oracle/oracle_core.h"
 
@@ -22,7 +21,7 @@ static const double u_sum = 0x1p-13; /* of the largest number that a tensor core
 /* e4m3: what the tensor core's sum does to a score. d products and d / 32 sums so far lose up to a
  * unit each, 2^-13 of the largest product, towards zero; signs differ, so this is six standard
  * deviations. */
-void oracle_find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
+static void find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
                              int64_t n, OracleRowState *state)
 {
     const int64_t d = p->args->shape.d;
@@ -42,7 +41,7 @@ double oracle_score_sum(const OraclePlan *p, double largest)
     return 6 * sqrt((double)p->args->shape.d * 33 / 32 / 3) * u_sum * largest;
 }
 
-double oracle_largest(const double *P, int64_t n)
+static double largest_of(const double *P, int64_t n)
 {
     double largest = 0;
     for (int64_t t = 0; t < n; t++)
@@ -56,32 +55,49 @@ double oracle_byte_error(const OracleRowState *state, double P, double largest)
     return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * 33 * u_sum);
 }
 
-/* e4m3: the sum over channels of the squares that errors of row i are expected to have. Roundings
+/* The sum over channels of the squares that errors of row i are expected to have. Roundings
  * of P are as often up as down and differ from key to key: squares add up, and the mean is a third
  * of the square of the largest. P that is lost is lost for all: sums add up. */
-double oracle_expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
+static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
                               const OracleRowState *state, int64_t n)
 {
     const int64_t d = p->args->shape.d;
-    const double largest = oracle_largest(m->P, n), score = state->score / 6;
-    double *rounded = m->z, *weighed = m->zc, *lost = m->zf, all = 0;
+    const double largest = largest_of(m->P, n), score = state->score / 6;
+    double *rounded = m->z, *weighed = m->zc, *lost = m->zf, *O = m->row2, *W = m->row2_size;
+    double all = 0;
     memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
+    memset(O, 0, sizeof(double) * (size_t)d);
+    memset(W, 0, sizeof(double) * (size_t)d);
     for (int64_t t = 0; t < n; t++) {
         const float *V = g->V.at + m->index[t] * d;
         const double P = m->P[t];
         const double half = P < 0x1p-10 * largest ? 0x1p-14 * largest : 0x1p-4 * P;
         for (int64_t x = 0; x < d; x++) {
             const double V2 = (double)V[x] * V[x];
+            O[x] += P * V[x];
+            W[x] += P * fabs((double)V[x]);
             rounded[x] += half * half * V2;
             weighed[x] += P * P * V2;
             lost[x] += P < 0x1p-14 * largest ? P * fabs((double)V[x]) : 0;
         }
     }
     for (int64_t x = 0; x < d; x++) {
-        const double sums = 4 * 33 * u_sum * (fabs(m->y[x]) + sqrt(weighed[x]));
-        const double other =
-            p->u16 * fabs(m->y[x]) + 16 * ORACLE_U * state->forward * m->yc[x] + lost[x];
+        const double sums = 4 * 33 * u_sum * (fabs(O[x]) + sqrt(weighed[x]));
+        const double other = p->u16 * fabs(O[x]) + 16 * ORACLE_U * state->forward * W[x] + lost[x];
         all += rounded[x] / 3 + sums * sums + other * other + score * score * weighed[x];
     }
     return all;
+}
+
+void oracle_bytes_weigh(const OraclePlan *p, const OracleGroup *g, OracleScratch *m, int64_t n,
+                        OracleRowState *state, double *square)
+{
+    if (!p->bytes)
+        return;
+    const double largest = largest_of(m->P, n);
+    find_score_error(p, g, m, n, state);
+    for (int64_t t = 0; t < n; t++)
+        m->wf[t] += oracle_byte_error(state, m->P[t], largest);
+    if (square)
+        *square = expected_square(p, g, m, state, n);
 }

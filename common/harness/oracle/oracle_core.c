@@ -23,8 +23,6 @@
  *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
  *
- * P in bytes (e4m3): oracle_bytes.c.
- *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
  *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
  *   2/cap: the slope of the cap is 1 - t^2 with t = tanh(s/cap); an error c u D A of s moves it by
@@ -186,16 +184,14 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         return;
     }
     oracle_row_errors(p, A, n, state);
-    if (p->bytes)
-        oracle_find_score_error(p, g, &m, n, state);
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
-        const double largest = p->bytes ? oracle_largest(m.P, n) : 0;
         for (int64_t t = 0; t < n; t++) {
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
-            m.wf[t] = p->eta + (p->bytes ? oracle_byte_error(state, m.P[t], largest) : 0);
+            m.wf[t] = p->eta;
         }
+        oracle_bytes_weigh(p, g, &m, n, state, O ? lse->square : NULL);
         memset(m.y, 0, sizeof(double) * (size_t)(3 * s->d));
         oracle_weigh_rows(&g->V, m.index, n, 0, p->args->shape.d, m.P, m.wc, m.wf, m.y, m.yc, m.yf);
     }
@@ -203,18 +199,13 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
         row_delta(m.row2, m.y, m.yc, m.yf, p->eta, s->d, state);
     }
-    if (O && p->bytes)
-        *lse->square = oracle_expected_square(p, g, &m, state, n);
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
             O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, state->output));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
-        oracle_target_fill(lse, 1, state->lse,
-                           p->bytes      ? state->score
-                           : p->u16 == 0 ? 0
-                                         : state->shift,
+        oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift + state->score,
                            u * (state->forward + fabs(state->lse)) +
                                (p->u16 == 0 ? state->shift : 0));
     }

@@ -192,13 +192,10 @@ void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState 
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
 
-/* e4m3, oracle_bytes.c. state->score of a row whose P is known. */
-void oracle_find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
-                             int64_t n, OracleRowState *state);
-double oracle_largest(const double *P, int64_t n);
-/* What the squares of a row's errors are expected to add up to. Uses m->z, zc and zf. */
-double oracle_expected_square(const OraclePlan *p, const OracleGroup *g, OracleScratch *m,
-                              const OracleRowState *state, int64_t n);
+/* e4m3, oracle_bytes.c (else nothing happens). Of a row whose P is known: state->score, what its
+ * bytes add to m->wf, and, unless NULL, what the squares of its errors are expected to add up to. */
+void oracle_bytes_weigh(const OraclePlan *p, const OracleGroup *g, OracleScratch *m, int64_t n,
+                        OracleRowState *state, double *square);
 /* Error of a score whose products are not larger than `largest`. */
 double oracle_score_sum(const OraclePlan *p, double largest);
 /* How far a P may be off when it is multiplied, and its product when it is summed; P and the
