@@ -23,9 +23,10 @@ float f32_from_e4m3(uint8_t byte);
 /* The smallest power of two with largest / scale <= 448, so that no number of the block is cut. */
 float e4m3_scale(float largest);
 
-/* t [B][N][heads][d], block: tokens that share a scale. With bytes NULL each number becomes what
- * its byte and scale hold, in place. Else bytes [B][N][heads][d] and scales [B][heads][ceil(N / block)] get them, and t stays.
- * Doing the first and then the second loses nothing. An infinity becomes a NaN. */
+/* t [B][N][heads][d]; `block` tokens of a head share a scale. With bytes NULL each number becomes
+ * what its byte and scale hold, in place. Else bytes [B][N][heads][d] and scales
+ * [B][heads][ceil(N / block)] get them, and t stays. Doing the first and then the second loses
+ * nothing. An infinity becomes a NaN. */
 void tensor_e4m3(const Tensor *t, int64_t block, uint8_t *bytes, float *scales);
 
 #ifdef __cplusplus

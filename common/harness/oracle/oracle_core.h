@@ -193,7 +193,7 @@ void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
 
 /* e4m3, oracle_bytes.c (else nothing happens). Of a row whose P is known: state->score, what its
- * bytes add to m->wf, and, unless NULL, what the squares of its errors are expected to add up to. */
+ * bytes add to m->wf, and, unless NULL, what the squares of its errors should add up to. */
 void oracle_bytes_weigh(const OraclePlan *p, const OracleGroup *g, OracleScratch *m, int64_t n,
                         OracleRowState *state, double *square);
 /* Error of a score whose products are not larger than `largest`. */
