@@ -26,5 +26,6 @@ sources += [f"03_flash_forward/cuda/{rung}.cu" for rung in traces]
 for name, value in (
         ("wasm_base64", base64.b64encode(pathlib.Path(wasm).read_bytes()).decode()),
         ("sources", {s: (ROOT / s).read_text().split("\n") for s in sources}),
-        ("traces", traces), ("hand", {n: hand(n) for n in ("q", "k", "v", "do", "k_turned", "v_turned")})):
+        ("traces", traces),
+        ("hand", {n: hand(n) for n in ("q", "k", "v", "do", "k_turned", "v_turned")})):
     print(f"globalThis.steps_{name} = {json.dumps(value, separators=(',', ':'))};")

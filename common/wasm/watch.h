@@ -42,11 +42,16 @@ void watch_tile(int64_t i, int64_t rows, int64_t j, int64_t cols);
 void watch_values(int op, WatchAt at, const float *slow, const float *values, int64_t rows,
                   int64_t cols, int64_t ld);
 
-#define AT(name)                                                                                   \
-    (WatchAt)                                                                                      \
-    {                                                                                              \
-        name, __FILE__, __func__, __LINE__                                                         \
-    }
+#define AT(name) ((WatchAt){name, __FILE__, __func__, __LINE__})
+
+/* A function with another name than below is an error here. */
+static inline void watch_names(void)
+{
+    (void)load_tile, (void)store_tile, (void)load_floats, (void)store_floats, (void)score_block;
+    (void)matmul, (void)score, (void)query_row, (void)key_row, (void)first_key, (void)softmax_push;
+    (void)softmax_merge, (void)store_row, (void)ring_see_keys, (void)ring_see_last_keys;
+    (void)ring_differentiate;
+}
 
 static inline float watch_number(int op, WatchAt at, float value)
 {
@@ -138,7 +143,7 @@ static inline void watch_state(WatchAt at, int64_t rows)
         l_;                                                                                        \
     })
 
-/* --- ranks, while a method writes down its timetable (06) ---------------------------------------*/
+/* --- ranks, while a method writes down its timetable (06) --------------------------------------*/
 
 #define ring_see_keys(r, s, k)      (watch_rank(r, AT("ring")), ring_see_keys(r, s, k))
 #define ring_see_last_keys(r, s, k) (watch_rank(r, AT("ring")), ring_see_last_keys(r, s, k))
