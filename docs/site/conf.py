@@ -252,7 +252,7 @@ def short_titles(app, env):
 
 def add_steps(app, pagename, templatename, context, doctree):
     if pagename.startswith("docs/steps/"):
-        for script in ("steps.wasm.js", "steps.js", "pages.js", "ring.js"):
+        for script in ("steps.wasm.js", "steps.js", "pages.js", "ring.js", "gpu.js"):
             app.add_js_file(script)
 
 

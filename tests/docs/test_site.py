@@ -7,6 +7,7 @@ A page opened with ?selftest in headless Chromium presses the keys itself and wr
 shows at its end. Numbers are compared within one last digit: a browser has no fused multiply-add.
 What is not here (Sphinx in build/site-venv, clang for WebAssembly, Chromium) is skipped, and said.
 """
+import collections
 import concurrent.futures
 import json
 import os
@@ -233,6 +234,20 @@ def ring(method, layout, ranks, N, causal, left, backward):
                 {"lse O": "lse o"}, more)
 
 
+def waits(rung):
+    """The one page that plays a recording: the ticks of its steps are those of the trace."""
+    trace = json.loads((ROOT / f"docs/results/simt_trace_{rung}.json").read_text())["traceEvents"]
+
+    def check(steps):
+        want, told = collections.Counter(), zip(*(map(int, s["shown"]["ticks"][0]) for s in steps))
+        for e in trace:
+            if e["ph"] == "X" and e["tid"] == 0:
+                want[e["name"]] += e["dur"]
+        return [("the ticks of warp 0", sorted(want.values()) == [
+            t for t in sorted(map(sum, told)) if t])]
+    return "03_who_waits", f"rung={rung}", check
+
+
 CASES = [
     scores(HAND, "input=own"), scores(case_of(6, 3, 1, True), "input=1&N=6&d=3&causal=1"),
     online(HAND, "input=hand", 3),
@@ -248,7 +263,7 @@ CASES = [
     blocks(8, 2, 3, "shuffled", 0), blocks(7, 3, 15, "backwards", 1), cache(9, 2, 2, 0),
     ring("ring-minimal", "contiguous", 3, 12, False, -1, False),
     ring("ring", "zigzag", 4, 16, True, -1, True), ring("burst", "striped", 4, 16, True, -1, True),
-    ring("ring", "contiguous", 8, 32, True, 6, False),
+    ring("ring", "contiguous", 8, 32, True, 6, False), waits("v5_cp_async"),
     ("03_tiles", "ask=1", lambda steps: [("a question holds the next step",
                                           1 < len({s["hash"] for s in steps}) < len(steps))]),
 ]
