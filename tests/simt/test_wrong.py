@@ -45,6 +45,14 @@ def library_patches():
             yield path.stem, fields, hunks
 
 
+def one_head(case):
+    """One head of keys: a model's 4 multiprocessors then have more than one part of the keys."""
+    heads, shared = re.search(r"-H (\d+)", case), re.search(r"--kv-heads (\d+)", case)
+    group = int(heads[1]) // int(shared[1]) if heads and shared else 1
+    kept = re.sub(r"-B \d+|-H \d+|--kv-heads \d+", "", case)
+    return [*kept.split(), "-B", "1", "-H", str(group), "--kv-heads", "1"]
+
+
 def judge_library(entry):
     name, fields, hunks = entry
     folder = workshop.stage_folder(fields)
@@ -59,10 +67,7 @@ def judge_library(entry):
         except workshop.Failure as why:
             return name, False, str(why)
         for case in fields["case"]:
-            small = re.sub(r"-B \d+", "-B 1", case)
-            if "--kv-heads" not in case:
-                small = re.sub(r"-H \d+", "-H 2", small)
-            done = run(command, small.split(), SIMT_CHECK="1", SIMT_SECONDS="5")
+            done = run(command, one_head(case), SIMT_CHECK="1", SIMT_SECONDS="5")
             said += done.stdout + done.stderr
             if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):
                 return name, True, said
