@@ -285,7 +285,7 @@ static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun 
     fprintf(to, "], ");
     put_text(to, "hint", first.sentence);
     fprintf(to, ", ");
-    put_text(to, "code", first.code);
+    put_text(to, "code", run->code ? run->code : first.code);
 }
 
 /* Q, K and V of a case that one can compute by hand. */
@@ -395,7 +395,7 @@ static void do_cases(const Judge *j, Work *w, int once)
         limits.seconds = limits.seconds < left ? limits.seconds : left;
         take_processors(j, threads_of(&j->cases[n], &limits));
         case_run(&j->cases[n], &limits, j->libraries[w->library], run);
-        w->spent_s += (bench_now_ms() - begun) / 1e3;
+        w->spent_s += (bench_now_ms() - begun - run->end.waited_ms) / 1e3;
         if (w->traced < MOST_TRACED) /* in time that is not the submission's */
             w->traced += trace_case(&j->cases[n], &limits, j->libraries[w->library], run);
         j->right[w->library * j->case_count + n] = run->status == JUDGE_RIGHT;

@@ -243,6 +243,32 @@ def check_slow_ring(tap, build, sandbox, folder):
            "ring: a rank waits for 1.5 of 2 seconds", err or results)
 
 
+def check_busy(tap, build, sandbox, folder):
+    """A limit of time is the submission's own: others on its processor cannot use it up."""
+    suite = folder / "busy.suite"
+    suite.write_text("contract=flash_simple time=0.6 memory=256\n : -N 3 -d 2\n", encoding="utf-8")
+    right = RIGHT.read_text(encoding="utf-8")
+    at = right.index("{", right.index("int flash_simple_variant(")) + 1
+    (folder / "busy.c").write_text("#include <time.h>\n" + right[:at] +
+                                   "\n    while (clock() < 0.4 * CLOCKS_PER_SEC)\n        ;\n" +
+                                   right[at:], encoding="utf-8")
+    made = library(folder / "busy.c")
+    mine = os.sched_getaffinity(0)
+    others = []
+    try:
+        os.sched_setaffinity(0, {min(mine)})
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"],
+                                   start_new_session=True) for _ in range(3)]
+        results, err = graded(build, sandbox, suite, made)
+    finally:
+        os.sched_setaffinity(0, mine)
+        for other in others:
+            other.kill()
+            other.wait()
+    tap.ok(results and results[0]["tests"][0]["status"] == "right",
+           "0.4 of 0.6 seconds, on a processor with three others", err or results)
+
+
 def check_hog(tap, build, sandbox, folder):
     """Who starts many threads takes no time from the others."""
     if len(os.sched_getaffinity(0)) < 2:
@@ -1104,6 +1130,7 @@ def main():
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
         check_slow_ring(tap, build, sandbox, folder)
+        check_busy(tap, build, sandbox, folder)
         check_hog(tap, build, sandbox, folder)
         check_output(tap, build, sandbox, folder)
         check_rest(tap, build, sandbox, folder)
