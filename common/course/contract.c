@@ -140,13 +140,15 @@ static int read_requirement(JudgeCase *c, const char *text)
 {
     if (strcmp(text, "memory=N") == 0)
         c->require_memory = 1;
-    else if (strcmp(text, "ring") == 0 && strcmp(c->contract->name, "ring_method") == 0)
+    else if (strcmp(text, "ring") == 0 && c->contract == &contract_ring_method)
         c->require_ring = 1;
+    else if (strcmp(text, "blocks") == 0 && c->contract == &contract_ring_method)
+        c->require_blocks = 1;
     else if (strcmp(text, "no-blas") == 0)
         c->no_blas = 1; /* which symbols a library needs is grade's to see */
     else
         return cli_refuse("--require: found '%s', accepted are memory=N, no-blas and, of a "
-                          "ring_method, ring",
+                          "ring_method, ring and blocks",
                           text);
     return 0;
 }

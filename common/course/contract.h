@@ -69,8 +69,8 @@ typedef struct JudgeCase {
     int part;           /* backward_steps */
     int no_blas;        /* --require no-blas */
     int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
-    int require_ring;
-    int threads; /* 0: those of the limits */
+    int require_ring, require_blocks; /* ring_method: neighbours only; no rank holds all keys */
+    int threads;                      /* 0: those of the limits */
     Inputs problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
@@ -103,7 +103,7 @@ typedef struct JudgeRun {
     Check check;                  /* array[] of a contract of another kind has names of its own */
     int has_hint_data;            /* 1: check and out.args are those of an attention pass */
     int64_t messages, sent_bytes; /* ring_method */
-    const char *code;             /* ring_method: why it could not go on; "" or NULL */
+    const char *code;             /* ring_method: what went wrong; NULL: it has no name */
     char trace[320];              /* the first state that is wrong (judge_trace.h), or "" */
     void *trace_memory;           /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
 } JudgeRun;
@@ -155,6 +155,10 @@ void run_add_trace(IsolateTask *task, const JudgeRun *run);
 int case_is_square(const JudgeCase *c);
 /* run->out.args becomes the case with its twist and the outputs: what check and hints compare. */
 void run_take_truth(const JudgeCase *c, JudgeRun *run);
+/* Names a mistake of a ring in run->message and run->code, if one explains a rank's rows.
+ * positions: rank after rank. */
+void ring_hints_find(const JudgeCase *c, int world, const int32_t *tokens, const int32_t *positions,
+                     JudgeRun *run);
 /* One float array, expected in float64: into a. Rows of `width` elements are what it counts. */
 void judge_floats(CheckArray *a, const char *name, const float *found, const double *expected,
                   const double *bound, int64_t rows, int64_t width);
