@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """quiz.py: bugs to mend in class, out of the wrong solutions of tests/wrong.
 
-    python3 common/course/quiz.py STAGE --key FILE --out DIR [--count N]
+    ./ladder quiz STAGE --key FILE --out DIR [--count N]
+    ./ladder quiz --talk SUBMISSION     three questions about a student's own file, with answers
 
 STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each
 class gets others, and no two of one function: each would show what the other asks for. DIR is new
@@ -11,6 +12,7 @@ that shows it. answers.md, for the teacher, has the mistakes and the lines.
 
 Interface:
 - patches(stage): those of the stage that students of C can read. chosen(paths, key, count).
+- questions(text): [(line, question, what to listen for)] of a submission.
 - function_with(before, after): the text of the changed functions. sheet(path): (sheet, answer).
 """
 import argparse
@@ -29,6 +31,58 @@ sys.path.insert(0, str(WRONG))
 import workshop
 
 STAGES = ("01", "02", "03", "04", "05")
+
+
+# what a line looks like, what to ask about it, what to listen for. {0}: the line's number
+TALK = (
+    (r"__syncthreads|omp barrier|\bbarrier\(",
+     "Line {0} is a barrier. Take it away: who reads or writes too early, and which case shows it "
+     "first?",
+     "One thread goes on to the next tile while another still reads this one; a case with one "
+     "tile shows nothing, results differ from run to run."),
+    (r"\breceive\)?\(|->receive\(",
+     "Line {0} receives. Exchange it with the send: what happens with 2 ranks, and what with a "
+     "send that waits for its receiver?",
+     "All ranks wait for what nobody has sent: a deadlock, with any number of ranks. In MPI a "
+     "large send may wait, so that send and receive have to be posted together."),
+    (r"\b(?:B[RrCc]|TILE\w*|BLOCK\w*)\s*=?\s*\d+",
+     "Line {0} sets the size of a tile. Make it twice as large: what doubles, what halves, what "
+     "no longer fits?",
+     "The tiles' memory doubles (against 32 KiB of cache or 48 of shared memory), the rounds of "
+     "the loop halve, rows of the last tile that do not exist become more."),
+    (r"exp2?f?\([^;]*-[^;]*\bm",
+     "Line {0}: a row has seen the scores 1 and 3, now comes 5. Which number stands here, and "
+     "what is wrong in the end without it?",
+     "exp(3 - 5) = 0.1353 for what was summed (or exp(s - 5) for a score). Without it the old "
+     "terms count 7.4 times too much; a row whose maximum comes first does not show it."),
+    (r"-\s*(?:INFINITY|HUGE_VALF?)",
+     "Line {0}: why minus infinity and not 0? Which row makes (-inf) - (-inf), and which line "
+     "stands in its way?",
+     "0 is larger than the maximum of a row of negative scores: exp vanishes or l is 0. A row "
+     "that has seen no visible key yet has m = m_new = -inf; name the test before alpha."),
+    (r"causal|->(?:left|right)\b",
+     "Line {0} decides who sees whom. Three queries, five keys, the mask at the lower right: "
+     "which keys does query 0 see? Which line breaks for Nq != Nk?",
+     "Keys 0, 1 and 2: j <= i + Nk - Nq. A line that compares i and j themselves puts the mask "
+     "into the upper left corner; with Nq = Nk nobody sees it."),
+    (r"<\s*B[RrCc]\s*\?|\bmin\w*\(|N\s*-\s*\w+\s*<",
+     "Line {0}: N is 301. Which tiles come here with a size of their own, and what would the "
+     "missing rows do?",
+     "The last one, with 301 modulo the tile's size. Keys beyond N with a score of 0 have the "
+     "weight exp(0 - m), which is not 0."),
+    (r"\b(?:m|c)alloc\(",
+     "Line {0}: how many bytes for N = 1000 and d = 64? And for N = 2000?",
+     "Tiles do not grow with N, rows and results grow like N, a matrix of scores would grow by "
+     "four."),
+    (r"/\s*(?:l|sum)\b|/=\s*(?:l|sum)\b",
+     "Line {0} divides. Why here, and not after every tile? What is the divisor of a row that "
+     "sees no key?",
+     "A sum that is divided already has to be multiplied back before it is rescaled. l is 0: O "
+     "must become 0 and not NaN."),
+    (r"for \(",
+     "Line {0}: let this loop begin one later. Which elements of which result are wrong?",
+     "The first row, key or channel is left out; every case shows it, the smallest by hand."),
+)
 
 
 class QuizError(Exception):
@@ -98,7 +152,41 @@ def sheet(path):
     return text, f"{fields['what']}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
 
 
+def questions(text):
+    """Three, about lines of different kinds; which ones, and which line, follows from the text."""
+    lines = [re.sub(r"//.*|/\*.*?(?:\*/|$)", "", line) for line in text.split("\n")]
+    inside = [n for n, line in enumerate(lines) if line.strip() and line.strip()[0] != "*"]
+    dice = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    found = []
+    for pattern, question, listen in TALK:
+        places = [n + 1 for n in inside if re.search(pattern, lines[n])]
+        if places:
+            line = places[dice % len(places)]
+            found.append((line, question.format(line), listen))
+    special = found[:max(3, len(found) - 1)]  # the last kind is for want of a better one
+    start = dice % len(special) if len(special) > 3 else 0
+    return sorted((special[start:] + special[:start])[:3])
+
+
+def talk(path):
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as why:
+        raise QuizError(f"--talk {path}: found that it cannot be read ({why.strerror}), accepted "
+                        "is a source file") from None
+    found = questions(text)
+    if not found:
+        raise QuizError(f"--talk {path}: found no line to ask about, accepted is a source in C")
+    shown = text.split("\n")
+    for number, (line, question, listen) in enumerate(found, 1):
+        print(f"{number}. {question}\n\n    {line}: {shown[line - 1].strip()[:90]}\n\n"
+              f"   Listen for: {listen}\n")
+
+
 def make(options):
+    if not (options.stage and options.key and options.out):
+        raise QuizError("found too few words, accepted is STAGE --key FILE --out DIR, or --talk "
+                        "SUBMISSION")
     found = patches(options.stage)
     if not found:
         raise QuizError(f"found the stage '{options.stage}', accepted are {', '.join(STAGES)}")
@@ -127,16 +215,18 @@ def make(options):
 def main():
     parser = argparse.ArgumentParser(prog="quiz.py", allow_abbrev=False,
                                      description="bugs to mend in class, chosen by a key")
-    parser.add_argument("stage", metavar="STAGE", help="01 to 05")
-    parser.add_argument("--key", required=True, metavar="FILE")
-    parser.add_argument("--out", required=True, metavar="DIR", type=pathlib.Path)
+    parser.add_argument("stage", metavar="STAGE", nargs="?", help="01 to 05")
+    parser.add_argument("--key", metavar="FILE")
+    parser.add_argument("--out", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--talk", metavar="SUBMISSION", type=pathlib.Path,
+                        help="print three questions about this file, with answers")
     parser.add_argument("--count", metavar="N", type=int, default=3,
                         help="sheets (3); a stage has 4 to 7")
     options = parser.parse_args()
     try:
         if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
             os.chdir(os.environ["LADDER_FROM"])
-        make(options)
+        talk(options.talk) if options.talk else make(options)
     except (QuizError, suites.SuiteError) as why:
         print(f"quiz.py: {why}", file=sys.stderr)
         return 2
