@@ -633,8 +633,11 @@ static int handle_reply(Isolate *s, RunnerReply *r)
     case RUNNER_DENIED:
         break;
     default:
-        if (r->says == RUNNER_BROKEN && s->loads)
+        if (r->says == RUNNER_BROKEN &&
+            s->loads) { /* forged: after the library no runner says it */
             r->says = RUNNER_REFUSES;
+            snprintf(r->text, sizeof r->text, "it wrote to its judge's socket");
+        }
         kill_runner(s);
     }
     if (!s->last.says)
@@ -882,8 +885,13 @@ int isolate_call(Isolate *s, const char *contract, const char *symbol, const voi
     if (!used_is_sane(&r.used))
         return finish(s, ISOLATE_REFUSED, "it overwrote its own report");
     if ((r.number != 0 && r.no_memory) || out->peak_bytes >> 20 > (size_t)s->opened.mebibytes) {
-        snprintf(out->sentence, sizeof out->sentence, "it used more than %" PRId64 " MiB",
-                 s->opened.mebibytes);
+        snprintf(
+            out->sentence, sizeof out->sentence,
+            out->peak_bytes >> 20 > (size_t)s->opened.mebibytes
+                ? "it used more than %" PRId64 " MiB"
+                : "it returned with errno = ENOMEM, as after an allocation that more than %" PRId64
+                  " MiB would need",
+            s->opened.mebibytes);
         return finish(s, ISOLATE_MEMORY, out->sentence);
     }
     return 1;
