@@ -26,7 +26,8 @@ static const Contract *const contracts[] = {
     &contract_naive,          &contract_tiled_softmax,       &contract_flash_forward,
     &contract_flash_backward, &contract_sliding_window,      &contract_softmax_merge,
     &contract_softmax_twist,  &contract_softmax_rows,        &contract_flash_simple,
-    &contract_backward_steps, &contract_sliding_window_step, &contract_ring_method};
+    &contract_backward_steps, &contract_sliding_window_step, &contract_ring_method,
+    &contract_flash_cuda};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
 const Contract *contract_find(const char *name)

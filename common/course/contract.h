@@ -103,9 +103,10 @@ typedef struct JudgeRun {
     Check check;                  /* array[] of a contract of another kind has names of its own */
     int has_hint_data;            /* 1: check and out.args are those of an attention pass */
     int64_t messages, sent_bytes; /* ring_method */
-    const char *code;             /* ring_method: what went wrong; NULL: it has no name */
-    char trace[320];              /* the first state that is wrong (judge_trace.h), or "" */
-    void *trace_memory;           /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
+    double sectors, banks; /* flash_cuda: traffic that is necessary over that found, 0 to 1 */
+    const char *code;      /* ring_method: what went wrong; NULL: it has no name */
+    char trace[320];       /* the first state that is wrong (judge_trace.h), or "" */
+    void *trace_memory;    /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
 } JudgeRun;
 
 struct Contract {
@@ -142,7 +143,7 @@ double case_flops(const JudgeCase *c);
 extern const Contract contract_naive, contract_tiled_softmax, contract_flash_forward,
     contract_flash_backward, contract_sliding_window, contract_softmax_merge, contract_softmax_rows,
     contract_softmax_twist, contract_flash_simple, contract_backward_steps,
-    contract_sliding_window_step, contract_ring_method;
+    contract_sliding_window_step, contract_ring_method, contract_flash_cuda;
 
 /* Outputs of the problem's shape, poisoned. 0, or -1 with run->end broken. */
 int run_outputs_new(const JudgeCase *c, JudgeRun *run);

@@ -103,7 +103,8 @@ def gradescope(result, _suite):
         text += f"\nthe compiler said:\n{result['compiler']}"
     whole = {"score": result["score"], "output": text, "output_format": "text",
              "visibility": "visible", "stdout_visibility": "hidden", "tests": tests,
-             "extra_data": {"sandbox": result["sandbox"], "max_score": result["max_score"]}}
+             "extra_data": {"submission": result["submission"], "sandbox": result["sandbox"],
+                            "max_score": result["max_score"]}}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -202,7 +203,7 @@ def file_name(result, number):
     have the same name the folder tells whose it is."""
     path = pathlib.PurePath(result["submission"])
     own = path.parent.name if path.stem in ("mine", "mine_twist") else ""
-    base = re.sub(r"[^A-Za-z0-9._-]", "_", own or path.name)
+    base = re.sub(r"[^\w.-]", "_", own or path.name)
     return f"{number:03}_{base}.json"
 
 

@@ -319,7 +319,8 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu, ", run->ms,
             run->end.processor_ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
-    fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
+    fprintf(to, ", \"cut\": %s, \"sectors\": %.4f, \"banks\": %.4f, ",
+            run->end.output_cut ? "true" : "false", run->sectors, run->banks);
     put_errors(to, &j->cases[n], n, run, verdict);
     fprintf(to, ", ");
     put_text(to, "trace", run->trace);

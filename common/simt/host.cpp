@@ -17,7 +17,9 @@
 namespace simt
 {
 static char *region, *region_end, *region_next; /* one stretch of addresses for all of it */
-static const size_t REGION = (size_t)64 << 30;
+/* SIMT_REGION: its MiB, where a process may not have many addresses. */
+static const size_t REGION =
+    (getenv("SIMT_REGION") ? (size_t)atoi(getenv("SIMT_REGION")) << 20 : (size_t)64 << 30);
 static std::map<size_t, std::vector<char *>> free_of_size;
 static cudaError_t last_error, kernel_error;
 

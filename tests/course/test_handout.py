@@ -138,7 +138,7 @@ def check_compiles(tap):
             stub = given / "stub.c"
             if not stub.is_file():
                 tap.ok((given / "stub.cu").is_file() and (given / "bench.cu").is_file() and
-                       (given / "speed.suite").is_file() and
+                       (given / "speed.gpu").is_file() and
                        "nvcc" in (given / "Makefile").read_text(encoding="utf-8"),
                        f"assignment {number}: a stub for nvcc, and what times it")
                 continue
@@ -419,7 +419,6 @@ exec {built}/common/course/attn_jail "$@"
                {"simple", "public", "hidden", "hidden_simple", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
         for words, said in ((["2", "ann"], "--key"), (["9", "ann"], "assignment '9'"),
-                            (["6", "ann", "--key", "key"], "CUDA"),
                             (["2", "notes.txt", "--key", "key"], "folder"),
                             (["2", ".", "--key", "key"], "./*")):
             run = graded(*words)

@@ -119,7 +119,8 @@ GATHER = [
      "        add_block(p, (p->rank - step + p->world) % p->world,\n"
      "                  all + 2 * row * (size_t)(most * step), m, l);\n"
      "    finish(p, m, l);\n    free(all);\n    free(kv);")]
-EMPTY = [("    finish(p, m, l);\n    free(kv);", """    for (int n = 0; n < 1000 && p->world > 1; n++) {
+EMPTY = [("    finish(p, m, l);\n    free(kv);", """
+    for (int n = 0; n < 1000 && p->world > 1; n++) {
         p->send(p, (p->rank + 1) % p->world, kv, 0);
         p->receive(p, (p->rank - 1 + p->world) % p->world, kv, 0);
     }
