@@ -55,6 +55,12 @@ TALK = (
      "what is wrong in the end without it?",
      "exp(3 - 5) = 0.1353 for what was summed (or exp(s - 5) for a score). Without it the old "
      "terms count 7.4 times too much; a row whose maximum comes first does not show it."),
+    (r"exp2?f?\([^;]*-\s*(?:\w+->)?lse", "Line {0}: what do these weights of a row add up to? And with "
+     "m in place of lse?",
+     "1, because lse = m + ln l; with m they add up to l."),
+    (r"-\s*delta", "Line {0}: what do the elements of a row of dS add up to, and why?",
+     "0: the weights of a row always add up to 1, so their changes add up to 0. Without delta they do "
+     "not."),
     (r"-\s*(?:INFINITY|HUGE_VALF?)",
      "Line {0}: why minus infinity and not 0? Which row makes (-inf) - (-inf), and which line "
      "stands in its way?",

@@ -98,8 +98,14 @@ MISTAKES = {
                              "    if (!tile_alloc(&t, d))\n        return 1;\n"
                              "    float *S = malloc(sizeof(float) * (size_t)N * (size_t)N);\n"
                              "    memset(S, 1, sizeof(float) * (size_t)N * (size_t)N);\n"
-                             "    O[0] = S[N - 1];\n    free(S);\n")],
-         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",)}, None)],
+                             "    O[0] = S[N - 1];\n    free(S);\n"),
+                            ("        return ATTN_NO_MEMORY;\n", "        return ATTN_NO_MEMORY;\n"
+                             "    const size_t matrix = sizeof(float) * (size_t)args->shape.Nq *\n"
+                             "                          (size_t)args->shape.Nk;\n"
+                             "    float *S = malloc(matrix);\n    memset(S, 1, matrix);\n"
+                             "    args->lse[0] = S[matrix / 8];\n    free(S);\n")],
+         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",),
+          "public": ("four threads",), "hidden": ("batches and heads, four threads",)}, None)],
     3: [("exp(s) / exp(lse)", [
         ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
          "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),

@@ -32,6 +32,7 @@ import adapters
 import grade
 import grade_formats
 import handout
+import lecture
 import quiz
 import similarity
 import suite as suites
@@ -449,7 +450,24 @@ def check_screens(tap, build):
                f"{len(lines)} lines of {max(map(len, lines), default=0)}\n{run.stderr}")
 
 
+def check_lecture(tap):
+    """No row of an old run beside a newer one of the same variant, and units in the heads."""
+    for number in lecture.STEPS:
+        for text in lecture.recorded_rows(ROOT, number):
+            rows = [re.split(r"\s{2,}", line) for line in text.split("\n\n")[1].splitlines()]
+            keys = [tuple(row[:2] if "link" in rows[0] else row[:1]) for row in rows[2:]]
+            tap.ok(len(set(keys)) == len(keys) > 0 and "both passes" not in rows[0],
+                   f"lecture {number}: a row for each variant, units in the heads", text)
+
+
 def check_quiz(tap):
+    for path in sorted((HERE / "solutions").glob("*.c*")):
+        text = path.read_text(encoding="utf-8")
+        found = quiz.questions(text)
+        tap.ok(len(found) == 3 and len({question for _, question, _ in found}) == 3 and
+               all(f"Line {line}" in question and text.split("\n")[line - 1].strip()
+                   for line, question, _ in found), f"three questions about {path.name}",
+               str(found))
     for stage in quiz.STAGES:
         paths = quiz.patches(stage)
         bad = []
@@ -600,6 +618,7 @@ def main():
         check_use(tap, build)
         check_class(tap, build)
         check_screens(tap, build)
+    check_lecture(tap)
     check_similarity(tap)
     check_quiz(tap)
     check_python(tap)
