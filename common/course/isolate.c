@@ -195,8 +195,8 @@ static double waited_ms(pid_t pid)
     return most;
 }
 
-/* On a busy machine a limit of time is one of the submission's own: what others took of it is added,
- * up to ten times in all. What its own threads take from each other is not. */
+/* On a busy machine a limit of time is one of the submission's own: what others took of it is
+ * added, up to ten times in all. What its own threads take from each other is not. */
 static double time_left(Isolate *s)
 {
     const double limit_ms = 1e3 * s->task->seconds, now = bench_now_ms();

@@ -9,11 +9,12 @@
  *
  *     attn_jail --out DIR [--include DIR]... [--flag WORD]... [--so-sandbox strict|off] SUBMISSION
  *
- * SUBMISSION is a .c or .cu file, or a folder with .c and .h files. Its files with a dot in front are left
- * out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is refused: it
- * would be followed outside of the jail. DIR must be empty or not exist; afterwards it holds
- * submission.so, and in DIR/source the text that was compiled, as the preprocessor left it (*.i):
- * what a person or a program compares is what ran, whatever macros and conditions stood around it.
+ * SUBMISSION is a .c or .cu file, or a folder with .c and .h files. Its files with a dot in front
+ * are left out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is
+ * refused: it would be followed outside of the jail. DIR must be empty or not exist; afterwards it
+ * holds submission.so, and in DIR/source the text that was compiled, as the preprocessor left it
+ * (*.i): what a person or a program compares is what ran, whatever macros and conditions stood
+ * around it.
  * 10 seconds of processor time, 1 GiB, and 16 MiB a file: a bomb of macros does not compile.
  *
  * A .cu file is compiled by DIR/simt/compile.py, which the caller puts there, for a model of a GPU.

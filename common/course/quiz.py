@@ -7,8 +7,9 @@
 
 STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each
 class gets others, and no two of one function: each would show what the other asks for. DIR is new
-or empty and gets for each a sheet quizK.md: the function with the mistake, and the flags of a case
-that shows it. answers.md, for the teacher, has the mistakes and the lines.
+or empty and gets for each a sheet quizK.md: the function with the mistake, what it calls, and the
+flags of a case that shows it; all of them as quiz.pdf where chromium is. answers.md, for the
+teacher, has the mistakes, the lines, and what about the case shows them.
 
 Interface:
 - patches(stage): those of the stage that students of C can read. chosen(paths, key, count).
@@ -18,10 +19,14 @@ Interface:
 import argparse
 import difflib
 import hashlib
+import html
 import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 
 import suite as suites
 
@@ -55,12 +60,12 @@ TALK = (
      "what is wrong in the end without it?",
      "exp(3 - 5) = 0.1353 for what was summed (or exp(s - 5) for a score). Without it the old "
      "terms count 7.4 times too much; a row whose maximum comes first does not show it."),
-    (r"exp2?f?\([^;]*-\s*(?:\w+->)?lse", "Line {0}: what do these weights of a row add up to? And with "
-     "m in place of lse?",
+    (r"exp2?f?\([^;]*-\s*(?:\w+->)?lse", "Line {0}: what do these weights of a row add up to? "
+     "And with m in place of lse?",
      "1, because lse = m + ln l; with m they add up to l."),
     (r"-\s*delta", "Line {0}: what do the elements of a row of dS add up to, and why?",
-     "0: the weights of a row always add up to 1, so their changes add up to 0. Without delta they do "
-     "not."),
+     "0: the weights of a row always add up to 1, so their changes add up to 0. Without delta they "
+     "do not."),
     (r"-\s*(?:INFINITY|HUGE_VALF?)",
      "Line {0}: why minus infinity and not 0? Which row makes (-inf) - (-inf), and which line "
      "stands in its way?",
@@ -143,19 +148,76 @@ def function_with(before, after):
     return "\n\n".join(dict.fromkeys(parts))
 
 
+# what the flags of a case have that shows mistakes
+SHOWS = (
+    (r"--causal", "pairs above the diagonal are hidden"),
+    (r"--window", "keys outside of a window are hidden"),
+    (r"--mask full", "a mask hides pairs, and whole rows of them"),
+    (r"--softcap", "scores are capped, some of them far"),
+    (r"--dist large", "scores are near 100: exp of one overflows, of a difference it does not"),
+    (r"--kv-heads", "several query heads share a key head"),
+    (r"--seq-q", "there are not as many queries as keys"),
+    (r"-B 2", "there are two batches"),
+    (r"--threads", "threads work side by side"),
+    (r"-N (?:129|17|50|70|300|400|450)\b|--block-kv 16",
+     "N is no multiple of a tile, and there are several tiles"),
+    (r"-H 2|-H 4", "there are several heads"),
+)
+
+
+def why(fields):
+    """In what the case differs from one that does not show the mistake."""
+    has = [words for flag, words in SHOWS if re.search(flag, fields["case"][0])]
+    text = f"Why the case shows it: {'; '.join(has) or 'every case does'}."
+    if fields["passes"]:
+        text += f" These flags do not show it: {fields['passes'][0]}."
+    return f"{text} Wrong: {', '.join(sorted(fields['caught-by']))}."
+
+
+def helpers(shown, text):
+    """Functions of the same file that are called, so that the sheet tells all."""
+    own = set(re.findall(r"^[A-Za-z][\w *]*?(\w+)\(", shown, re.M))
+    parts = re.findall(r"^(?:[A-Za-z][\w *]*?\b(\w+)\([^;{]*\)\n\{\n.*?^\}\n)", text, re.M | re.S)
+    found = []
+    for name in dict.fromkeys(re.findall(r"\b(\w+)\(", shown)):
+        if name in parts and name not in own:
+            body = re.search(rf"^[A-Za-z][\w *]*?\b{name}\([^;{{]*\)\n\{{\n.*?^\}}$", text,
+                             re.M | re.S)
+            found += [body[0]] if body and body[0].count("\n") < 30 else []
+    return "\n\n".join(found)
+
+
 def sheet(path):
     fields, hunks = workshop.read_patch(path)
     before = workshop.changed_text(fields)
     after = workshop.apply_hunks(before, hunks)
     shown = function_with(before, after)
-    text = (f"This code stands in `{fields.get('header', fields['file'])}`. It has one mistake. "
+    text = ("Name: ______________________________  Points: ______ of 30\n\n"
+            f"This code stands in `{fields.get('header', fields['file'])}`. It has one mistake. "
             "The stage's program finds a wrong result with these flags:\n\n"
             f"    {fields['case'][0]}\n\n"
-            "Where is the mistake, why does this case show it, and what must stand there?\n\n"
-            f"```c\n{shown}\n```\n")
+            "Where is the mistake (10), why does this case show it (10), and what must stand there "
+            f"(10)?\n\n```c\n{shown}\n```\n")
+    called = helpers(shown, before)
+    text += f"\nWhat it calls, without a mistake:\n\n```c\n{called}\n```\n" if called else ""
     lines = [line for line in difflib.unified_diff(after.split("\n"), before.split("\n"),
                                                    lineterm="", n=0)][3:]
-    return text, f"{fields['what']}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+    return text, f"{fields['what']}. {why(fields)}\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+
+
+def print_pdf(out, texts):
+    """A page each, by the browser that the site's tests use; nothing without one."""
+    if not shutil.which("chromium"):
+        return
+    page = "".join(f'<pre style="page-break-after: always; white-space: pre-wrap; font: 9pt '
+                   f'monospace">{html.escape(text)}</pre>' for text in texts)
+    with tempfile.TemporaryDirectory() as place:
+        source = pathlib.Path(place) / "quiz.html"
+        source.write_text(f'<meta charset="utf-8">{page}', encoding="utf-8")
+        subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu",
+                        f"--user-data-dir={place}", "--no-pdf-header-footer",
+                        f"--print-to-pdf={out.resolve() / 'quiz.pdf'}", source.as_uri()],
+                       capture_output=True, timeout=60, check=False)
 
 
 def questions(text):
@@ -214,6 +276,8 @@ def make(options):
     answers = "\n".join(f"## {number}\n\n{answer}" for number, (_, answer) in enumerate(sheets, 1))
     (options.out / "answers.md").write_text(
         f"# Answers\n\nIn a diff `-` is wrong and `+` is right.\n\n{answers}", encoding="utf-8")
+    print_pdf(options.out, [f"Mend this bug, {number}\n\n{text}"
+                            for number, (text, _) in enumerate(sheets, 1)])
     print(f"wrote {len(sheets)} sheets, {options.out / 'quiz1.md'} and so on, and the teacher's "
           f"{options.out / 'answers.md'}")
 
