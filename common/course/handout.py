@@ -268,6 +268,13 @@ def student_files(folder, key, docker, target=Target(), change=None):
     return {**files, **origin()}
 
 
+def without_paths(data, build):
+    """No path of the teacher's machine; strings of a program keep their length."""
+    for path in map(os.fsencode, (build.resolve(), ROOT)):
+        data = data.replace(path, b"." + b"/" * (len(path) - 1))
+    return data
+
+
 def stripped(path):
     """The program without its names of functions, which tell how it judges. As it is, when there
     is no `strip` or the file is no program."""
@@ -294,8 +301,9 @@ def judge_files(build, gpu=False):
         if not path.is_file():
             raise HandoutError(f"--build {build}: found no common/course/{name}, accepted is a "
                                "folder in which the suite was built (./ladder build)")
-        files[f"judge/build/demo/common/course/{name}"] = stripped(path)
-    files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
+        files[f"judge/build/demo/common/course/{name}"] = without_paths(stripped(path), build)
+    config = (build / "common" / "attn_config.h").read_bytes()
+    files["judge/build/demo/common/attn_config.h"] = without_paths(config, build)
     for folder, place in zip(INCLUDE, ("docs/course/include", "common", "common/attention")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
                       if place[0] == "d" or path.name in ("attn.h", "attn_pairs.h", "tensor.h")})

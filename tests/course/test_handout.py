@@ -205,6 +205,8 @@ def check_program(tap, build):
                        for name in ("setup.sh", "run_autograder")), "its scripts can be executed")
             everything = b"".join(archive.read(name) for name in inside)
             tap.ok(b"nobody knows" not in everything, "the key is not in it")
+            tap.ok(os.fsencode(ROOT) not in everything and os.fsencode(build) not in everything,
+                   "nor is a path of the teacher's machine")
         for path in scratch.glob("one/**/attn_*"):
             # a name of ours: the CUDA runtime has names such as cuMemAlloc_v2_ptds
             ours = re.search(rb"(naive|softmax|attention|flash_\w+|window|ring)_v\d+_[a-z]\w+",
