@@ -91,12 +91,15 @@ points=1.5 group=rest visibility=after_due_date name="clean" : -N 60 -d 8 --requ
 points=0.5 group=rest name="fast" perf=0.001 of=sgemm : -N 512 -d 64
 """.replace('\\"', "'")
 # Deeds: source of a submission, the statuses of the five cases
-HEAD = '#include "flash_simple.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <signal.h>\n'
+HEAD = "".join(f"#include {name}\n" for name in (
+    '"flash_simple.h"', "<errno.h>", "<stdio.h>", "<stdlib.h>", "<signal.h>"))
 SIGNATURE = ("int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, "
              "float *lse, int N, int d, int causal)\n")
 DEEDS = [
     ("does nothing", "{ return 0; }", ["wrong"] * 5, "values are off"),
     ("says no", "{ return 7; }", ["wrong"] * 5, "it returned 7"),
+    ("says that memory was short", "{ errno = ENOMEM; return 7; }", ["memory"] * 5,
+     "it returned with errno = ENOMEM"),
     ("crashes", "{ raise(SIGSEGV); return 0; }", ["crashed"] * 5, "SIGSEGV"),
     ("exits", "{ exit(0); }", ["crashed"] * 5, "exit"),
     ("hangs", "{ if (N > 100 && !causal) for (;;); return 0; }",
