@@ -160,6 +160,8 @@ void run_take_truth(const JudgeCase *c, JudgeRun *run);
  * positions: rank after rank. */
 void ring_hints_find(const JudgeCase *c, int world, const int32_t *tokens, const int32_t *positions,
                      JudgeRun *run);
+/* Code number n of those mistakes, with an example of its sentence; NULL behind the last. */
+const char *ring_hint_code(int n, const char **sentence);
 /* One float array, expected in float64: into a. Rows of `width` elements are what it counts. */
 void judge_floats(CheckArray *a, const char *name, const float *found, const double *expected,
                   const double *bound, int64_t rows, int64_t width);

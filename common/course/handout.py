@@ -223,6 +223,13 @@ def needed_headers(texts):
     return found
 
 
+def without_cap(files):
+    """Headers without the formula of a cap, which is a change that students find themselves."""
+    return {name: re.sub(r"a->softcap > 0\.0f \?.*tanhf.*: s;| {8}then, with a cap:.*tanh.*",
+                         lambda found: "s;" if found[0][0] == "a" else "",
+                         path.read_text(encoding="utf-8")) for name, path in files.items()}
+
+
 class Target:
     """The machine that a judge was built for. Without a program: that of most students."""
 
@@ -262,7 +269,7 @@ def student_files(folder, key, docker, target=Target(), change=None):
     made = MAKEFILE + (DEBUG if "debug.c" in files else "")
     made = own.read_text(encoding="utf-8") if own.is_file() else made
     files.update({"handout.md": text, "Makefile": target.fill(made)})
-    files.update(needed_headers(stubs))
+    files.update(without_cap(needed_headers(stubs)))
     container = with_packages(DOCKERFILE, folder)
     files.update({"Dockerfile": target.fill(container)} if docker else {})
     return {**files, **origin()}

@@ -7,7 +7,7 @@
  * Looked at are a few rows of the last rank that is wrong, and the first mistake that explains all
  * of them is named, with its rank and block. What has nothing to do with ranks is hints.c's.
  *
- * Interface: ring_hints_find (contract.h).
+ * Interface: ring_hints_find, ring_hint_code (contract.h).
  */
 #include <math.h>
 #include <stdio.h>
@@ -341,6 +341,16 @@ static void try_kind(const Ring *g, int rank, int kind, int *best, JudgeRun *run
     else
         for (int a = of == OF_COUNT; a < world; a++)
             try(g, rank, (Guess){kind, a, world, 0}, best, run);
+}
+
+const char *ring_hint_code(int n, const char **sentence)
+{
+    static char example[160];
+    if (n >= KINDS)
+        return NULL;
+    snprintf(example, sizeof example, mistakes[n].sentence, 2, 1, 3);
+    *sentence = example;
+    return mistakes[n].code;
 }
 
 void ring_hints_find(const JudgeCase *c, int world, const int32_t *tokens, const int32_t *positions,

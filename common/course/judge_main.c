@@ -510,6 +510,8 @@ static int print_codes(void)
         printf("%s\t%s\n", hint_code(n, &sentence), sentence);
     for (int n = 0; softmax_hint_code(n, &sentence); n++)
         printf("%s\t%s\n", softmax_hint_code(n, &sentence), sentence);
+    for (int n = 0; ring_hint_code(n, &sentence); n++)
+        printf("%s\t%s\n", ring_hint_code(n, &sentence), sentence);
     return EXIT_OK;
 }
 

@@ -115,6 +115,8 @@ def check_contents(tap):
                    f"{folder.name}: the text on {kind} tells the numbers of its suite",
                    f"{sorted(numbers)} {sorted(told)}")
         plain = handout.student_files(folder, None, False)
+        tap.ok(not any("tanh" in text for _, text in texts(plain)),
+               f"{folder.name}: no formula of a cap")
         tap.ok("twist.suite" not in plain and "Dockerfile" not in plain,
                f"{folder.name}: neither change nor Dockerfile unless asked for")
         words = len(re.findall(r"\w+", (folder / "handout.md").read_text(encoding="utf-8")))
