@@ -1010,6 +1010,13 @@ def check_peer(tap, build, sandbox, folder):
                      "of=cublas name=speed : -N 3 -d 2\npoints=4 name=plain : -N 5 -d 2\n",
                      encoding="utf-8")
     made = library(RIGHT, place / "right.so").read_bytes()
+    (place / "none.c").write_text(HEAD + SIGNATURE + "{ return 1; }\n", encoding="utf-8")
+    if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):
+        status, out, err = grade(build, "off", suite, library(place / "none.c"), "--so-sandbox",
+                                 "off", "--format", "json")
+        test = json.loads(out)["tests"][0] if out else {}
+        tap.ok(status == 3 and test.get("status") == "skipped" and "no GPU" in test["message"],
+               "of=cublas: without a GPU nothing is wrong that was not run", err + out)
     files = []
     for name in ("fast", "some", "lies", "slow"):
         files.append(place / f"{name}.so")

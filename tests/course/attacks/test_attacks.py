@@ -285,7 +285,7 @@ SOURCES = [
     ("large.c", "char large[3000000000] = {1};\n", 1, r"^command"),
     ("itself.c", '#include "itself.c"\n', 1, r"include nested depth"),
     ("-fplugin=x.c", "int x;\n", 1, r"with - @ or \. in front"),
-    ("Makefile", "all:\n\ttouch written\n", 1, r"is no \.c file"),
+    ("Makefile", "all:\n\ttouch written\n", 1, r"is no \.c or \.cu file"),
 ]
 
 
