@@ -45,7 +45,7 @@ def suites_of(folder):
     """Simple and public ones first, then what only the teacher has, the change at the end."""
     found = pathlib.Path(folder).glob("*.suite")
     return sorted(found, key=lambda p: (p.stem.startswith("twist"), p.stem.startswith("hidden"),
-                                        p.stem != "simple", p.name))
+                                        p.stem != "simple", p.stem != "public", p.name))
 
 
 def submission_for(suite, folder):
