@@ -12,8 +12,9 @@
  *     so PATH             once for each submission     threads LINE N     of one case
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
- * end: so, case (numbers from 0), status, message, ms, processor_ms, memory, output, errors, hint,
- * code, trace (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper).
+ * end: so, case (numbers from 0), status, message, ms, processor_ms, memory, output, sectors and
+ * banks (of flash_cuda, contract.h), errors, hint, code, trace (the first wrong state of
+ * attn_trace.h), inputs (of a wrong case that fits on paper).
  * A timed case has another object behind all those: so, case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
