@@ -50,7 +50,7 @@ def error_line(error):
 
 def details(test):
     """What a student reads about a test that is not right."""
-    lines = [test["message"]] if test["message"] else []
+    lines = tool.lines_of(test["message"].strip())
     lines += [error_line(error) for error in test["errors"]]
     lines += [f"hint: {test['hint']}"] if test["hint"] else []
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
@@ -170,7 +170,7 @@ def most_lost(result):
             cost, reason = lost.get(test["status"], (0, test["message"]))
             lost[test["status"]] = cost + test["max_score"], reason
     status = "skipped" if "skipped" in lost else max(lost, key=lost.get, default="right")
-    return status, lost.get(status, (0, ""))[1]
+    return status, " ".join(lost.get(status, (0, ""))[1].split())
 
 
 def csv_rows(results, suite):

@@ -86,7 +86,7 @@ def feedback(result):
     """A sentence for the list: the points, and by what most were lost."""
     status, reason = grade_formats.most_lost(result)
     text = f"{result['score']:g} of {result['max_score']:g}"
-    return text if status == "right" else f"{text}; {status}: {' '.join(reason.split())}"[:400]
+    return text if status == "right" else f"{text}; {status}: {reason}"[:400]
 
 
 def file_of(name):
