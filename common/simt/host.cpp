@@ -193,9 +193,16 @@ static cudaError_t check_range(const void *p, size_t n)
                                                                  : cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind)
+/* A GPU refuses a copy in the other direction than its kind says. */
+static bool is_backwards(const void *to, const void *from, enum cudaMemcpyKind kind)
 {
-    if (check_range(to, n) || check_range(from, n))
+    return is_device(to) != is_device(from) &&
+           kind == (is_device(to) ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
+{
+    if (check_range(to, n) || check_range(from, n) || is_backwards(to, from, kind))
         return last_error = cudaErrorInvalidValue;
     open_memory(true);
     memmove(to, from, n);
