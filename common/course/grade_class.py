@@ -93,6 +93,20 @@ def grade_suite(path, students, options):
                    for student in students}
 
 
+def say_revisions(class_):
+    """Who hands in the whole folder shows which handout it was."""
+    mine, others = handout.revision(), {}
+    for student in class_:
+        path = pathlib.Path(student.folder) / "REVISION"
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1000:
+            text = path.read_text(encoding="utf-8", errors="replace").strip()[:60]
+            others.setdefault(text, []).append(student.name)
+    for text, names in others.items():
+        if text != mine:
+            print(f"grade: note: {grade.printable(names[0])} and {len(names) - 1} more have a "
+                  f"handout of revision {grade.printable(text)}, this is {mine}", file=sys.stderr)
+
+
 def grade_class(options):
     """(suite, results) as grade.grade; options.suite is the number of the assignment."""
     try:
@@ -109,6 +123,7 @@ def grade_class(options):
         print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
     if not students:
         raise grade.UsageError("found no folder, accepted is one for each student")
+    say_revisions(class_)
     try:
         talk = lms.points_of(options.talk) if options.talk else None
     except (OSError, ValueError, csv.Error) as why:

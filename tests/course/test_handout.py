@@ -385,7 +385,11 @@ def check_class(tap, build):
                                    *words], cwd=scratch, capture_output=True, text=True,
                                   check=False)
 
+        (scratch / "bob" / "REVISION").write_text("an old one\n", encoding="utf-8")
         run = graded("2", "ann", "bob", "eve", "notes.txt", "--key", "key", "--format", "csv")
+        tap.ok("bob and 0 more have a handout of revision an old one" in run.stderr,
+               "a class: a handout of another revision is named", run.stderr)
+        (scratch / "bob" / "REVISION").unlink()
         rows = list(csv.reader(io.StringIO(run.stdout)))
         tap.ok(run.returncode == 0 and [row[:3] for row in rows[1:]] ==
                [["ann", "35", "50"], ["bob", "0", "50"], ["eve", "0", "50"]],
