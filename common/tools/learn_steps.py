@@ -197,7 +197,7 @@ def apply_patch(text, path):
 
 
 HEADER = {name: (str, "") for name in ("contract", "time", "links", "include", "source", "patch",
-                                      "bug")}
+                                      "bug", "optimise")}
 
 
 def read_cases(path):
@@ -334,7 +334,8 @@ def compile_flags(step, asan=False):
     folders = [LEARN / "harness", *([SIMT / "include"] if step.on_gpu else []),
                ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
-    return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
+    return [*compiler(), *FLAGS, *step.header.get("optimise", "").split(), *(ASAN if asan else []),
+            *(f"-I{path}" for path in folders)]
 
 
 def harness_sources(step):

@@ -86,7 +86,7 @@ class Harnesses:
     def compile(self, step):
         objects, said = [], ""
         for source in learn_steps.harness_sources(step):
-            key = (source, step.header.get("include"))
+            key = (source, step.header.get("include"), step.header.get("optimise"))
             if key not in self.made:
                 self.made[key] = self.folder / f"{len(self.made)}.o"
                 good, more = learn_steps.run_compiler([*learn_steps.compile_flags(step), "-c",
