@@ -30,6 +30,7 @@ LEAST_STEPS = {"01": 6, "02": 6, "03": 6, "04": 6, "05": 6, "06": 6}
 MAX_FACT = 50
 ASKED = re.compile(r"^(?:Predict|Write down|Think about it|Before you write|Find out|Then explain)|"
                    r"\. (?:Write down first|Find out)", re.M)
+GPU_BOUNDS = ("--least-", "--most-sectors-read", "--most-sectors-written", "--most-wavefronts")
 SILENT = {"say": lambda line: None}
 
 
@@ -49,6 +50,10 @@ def limits(step):
     least = 3 if step.on_gpu else 2
     if len(codes) < least or "-" in codes:
         found.append(f"wrong answers {codes}, {least} are wanted, each with the code of a hint")
+    words = " ".join(word for case in step.cases for word in case.flags)
+    if step.on_gpu:
+        found += [f"no case has {bound}: what the idea needs, and what it allows, is bounded"
+                  for bound in GPU_BOUNDS if bound not in words]
     asked = step.kind != "typed" and ASKED.search(step.task)
     if bool(asked) != bool(step.fact()):
         found.append("no fact.md answers the prediction that task.md asks for" if asked else
