@@ -219,7 +219,7 @@ def read_steps():
 
 
 def find_step(name):
-    """The step called 01.2a, 1.2a or 01.2a_softmax_of_a_row."""
+    """The step called 01.2a, 1.2a or 01.2a_softmax_of_a_column."""
     if re.match(r"\d\.", name):
         name = "0" + name
     folders = [path.parent for path in LEARN.glob("[0-9]*/task.md")]

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * 01.2a: the softmax of one row of scores.
+ * 01.2a: the softmax of one column of scores.
  */
 #include <math.h>
 
-/* S [n] scores, P [n] probabilities; returns lse, the natural logarithm of the sum of exp(S) */
-float softmax_row(const float *S, float *P, int n)
+/* n scores and n probabilities, each ld numbers behind the one before: S[j * ld], P[j * ld]. Returns
+ * lse, the natural logarithm of the sum of exp(S). */
+float softmax_column(const float *S, float *P, int n, int ld)
 {
     float m = -INFINITY, l = 0.0f;
     /* YOUR CODE: 12 lines are enough */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * 05.3a: the results of two sets of keys become one.
+ * 05.3a: a state (m, l, a) goes into a result (O, lse).
  */
 #include <math.h>
 
-/* O, O_block [d]; *lse, lse_block: of the keys that each of them has seen. */
-void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d)
+/* O [d], *lse: of the keys seen so far. m, l, a [d]: the state of some other keys, a not divided. */
+void merge_row(float *O, float *lse, float m, float l, const float *a, int d)
 {
+    const float lse_block = m + logf(l); /* -inf: no key */
     const float max = *lse > lse_block ? *lse : lse_block;
     const float min = *lse > lse_block ? lse_block : *lse;
     /* YOUR CODE: 8 lines are enough */

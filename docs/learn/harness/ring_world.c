@@ -59,7 +59,8 @@ static Output *O, *lse;
 static RingPlayer *players;
 static long G, n, d, hops;
 static int causal;
-static float *here[2], *last; /* K and V where they lie now; a block on its way from the last rank */
+static float *here[2],
+    *last; /* K and V where they lie now; a block on its way from the last rank */
 
 void pass_on(RingWorld *world)
 {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax_row.c: judges the softmax of one row of scores, and its lse.
+ * softmax_column.c: judges the softmax of one column of a matrix of scores, and its lse.
  *
- * Interface: -N scores, --hand: row q3 of the lessons, --large: scores around 1000, --below:
+ * Interface: -N scores of a column, --ld numbers of a row, --hand: row q3 of the lessons, --large: scores around 1000, --below:
  * around -200, --masked: every third score is -inf, --empty: all are.
  */
 #include <math.h>
 
 #include "learn.h"
 
-float softmax_row(const float *S, float *P, int n);
+float softmax_column(const float *S, float *P, int n, int ld);
+
+#define BESIDE 7.0f /* what stands in the other columns of P */
 
 const Mistake mistakes[] = {
     {"lse_base_2", "lse is the natural logarithm; this is the logarithm to base 2."},
@@ -27,16 +29,20 @@ const Mistake mistakes[] = {
      "P is exp(S) / l here. l is relative to the maximum, so P is exp(S - m) / l."},
     {NULL, NULL}};
 
-static float *S;
+static float *S, *S_all, *P_all; /* [n]; [n][ld] */
 static Output *P, *lse;
-static long n;
+static long n, ld, column;
 
 void prepare(void)
 {
     static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
     long j;
     n = has_flag("--hand") ? 4 : number("-N", 1);
-    S = input("S", n);
+    ld = number("--ld", 1);
+    column = ld / 2;
+    S = malloc(sizeof *S * (size_t)n);
+    S_all = input("S", n * ld);
+    P_all = malloc(sizeof *P_all * (size_t)(n * ld));
     P = output("P", n, 1, "key", "");
     lse = output("lse", 1, 1, "row", "");
     fill_normal(S, n, 3);
@@ -50,11 +56,27 @@ void prepare(void)
         if (has_flag("--empty") || (has_flag("--masked") && j % 3 == 0))
             S[j] = -INFINITY;
     }
+    fill_normal(S_all, n * ld, 4);
+    for (j = 0; j < n; j++)
+        S_all[j * ld + column] = S[j];
+    for (j = 0; j < n * ld; j++)
+        P_all[j] = BESIDE;
+    poison(P->found, n);
+    for (j = 0; j < n; j++)
+        P_all[j * ld + column] = P->found[j];
 }
 
 void call(void)
 {
-    lse->found[0] = softmax_row(S, P->found, (int)n);
+    long j;
+    lse->found[0] = softmax_column(S_all + column, P_all + column, (int)n, (int)ld);
+    for (j = 0; j < n * ld; j++)
+        if (j % ld != column && P_all[j] != BESIDE)
+            refuse("other_columns",
+                   "Your function writes to other columns of P. Number j of the column stands at "
+                   "P[j * ld].");
+    for (j = 0; j < n; j++)
+        P->found[j] = P_all[j * ld + column];
 }
 
 void expect(int mistake)
