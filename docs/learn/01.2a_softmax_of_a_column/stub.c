@@ -4,8 +4,8 @@
  */
 #include <math.h>
 
-/* n scores and n probabilities, each ld numbers behind the one before: S[j * ld], P[j * ld]. Returns
- * lse, the natural logarithm of the sum of exp(S). */
+/* n scores and n probabilities, each ld numbers behind the one before: S[j * ld], P[j * ld].
+ * Returns lse, the natural logarithm of the sum of exp(S). */
 float softmax_column(const float *S, float *P, int n, int ld)
 {
     float m = -INFINITY, l = 0.0f;

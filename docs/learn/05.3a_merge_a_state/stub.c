@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-/* O [d], *lse: of the keys seen so far. m, l, a [d]: the state of some other keys, a not divided. */
+/* O [d], *lse: of the keys seen so far. m, l, a [d]: the state of other keys, a not divided. */
 void merge_row(float *O, float *lse, float m, float l, const float *a, int d)
 {
     const float lse_block = m + logf(l); /* -inf: no key */

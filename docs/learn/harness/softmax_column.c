@@ -2,8 +2,8 @@
  *
  * softmax_column.c: judges the softmax of one column of a matrix of scores, and its lse.
  *
- * Interface: -N scores of a column, --ld numbers of a row, --hand: row q3 of the lessons, --large: scores around 1000, --below:
- * around -200, --masked: every third score is -inf, --empty: all are.
+ * Interface: -N scores of a column, --ld numbers of a row, --hand: row q3 of the lessons, --large:
+ * scores around 1000, --below: around -200, --masked: every third score is -inf, --empty: all are.
  */
 #include <math.h>
 
