@@ -46,7 +46,8 @@ typedef enum AttentionMistake {
     OLD_MAXIMUM,
     DIVIDED_EACH_KEY,
     DIVIDED_EACH_WEIGHT,
-    LEFT_AT_A_HIDDEN_TILE
+    LEFT_AT_A_HIDDEN_TILE,
+    ZIGZAG_WITHOUT_MASK
 } AttentionMistake;
 
 #define NEW_TERM                                                                                   \
@@ -87,10 +88,13 @@ typedef enum AttentionMistake {
         {"old_maximum", "p is exp(s - m_old). Before the first key m is -inf, and p is infinite: " \
                         "it is relative to m_new."},                                               \
         {"divided_each_key", DIVIDED}, {"divided_each_key", DIVIDED},                              \
+        {"left_at_a_hidden_tile",                                                                  \
+         "A tile of keys that is hidden from one tile of queries is not shown to the later ones. " \
+         "With the keys outside, the queries behind a hidden tile see it."},                       \
     {                                                                                              \
-        "left_at_a_hidden_tile", "A tile of keys that is hidden from one tile of queries is not "  \
-                                 "shown to the later ones. With the keys outside, the queries "    \
-                                 "behind a hidden tile see it."                                    \
+        "zigzag_without_a_mask",                                                                   \
+            "Chunks of keys after a chunk of queries are left out, though nothing hides them: "    \
+            "only a causal mask does."                                                             \
     }
 
 static inline int head_sees(const Head *h, int mistake, long i, long j)
@@ -107,6 +111,8 @@ static inline int head_sees(const Head *h, int mistake, long i, long j)
     }
     if (h->mask && h->mask[i * h->Nk + j])
         return 0;
+    if (mistake == ZIGZAG_WITHOUT_MASK && !h->causal && has_flag("--chunks"))
+        return j * number("--chunks", 1) / h->Nk <= i * number("--chunks", 1) / h->Nq;
     return !h->causal || (mistake == MASKS_THE_PAST ? j >= last : j <= last);
 }
 
