@@ -3,9 +3,9 @@
  * attention_head.c: judges attention of one head, O and lse.
  *
  * Interface: -N queries, --keys, -d channels, --causal, --hand: the four tokens, --below: scores
- * far below 0, --large: scores in the hundreds; --tile, --chunks, --halves: what a mistake in tiles,
- * in zigzag chunks or in two halves of the keys would give; --pages: rows of a page, and one page of
- * K and one of V is readable at a time, so that computing a score twice is seen.
+ * far below 0, --large: scores in the hundreds; --tile, --chunks, --halves: what a mistake in
+ * tiles, in zigzag chunks or in two halves of the keys would give; --pages: rows of a page, and one
+ * page of K and one of V is readable at a time, so that computing a score twice is seen.
  */
 #include "attention.h"
 #include "limits.h"
