@@ -34,7 +34,7 @@ WRONG = [("&& j + c < N &&", "&&", "padding_seen"),
          ("                    O_i[x] *= alpha;", "                    ;", "o_not_rescaled"),
          ("= O_i[x] / l_i;", "= O_i[x];", "not_normalised"),
          ("        __syncthreads();\n        for", "        for", "gpu_rule_broken"),
-         ("cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost", "")]
+         ("cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost", "gpu_rule_broken")]
 
 
 def written(folder, name, text, gpu):
