@@ -21,6 +21,7 @@ import tempfile
 import types
 
 from programs import ROOT, build_folder, run, rungs
+from simt import dtype_of
 from tap import Tap
 from test_mutants import commands, make_changed
 
@@ -75,10 +76,20 @@ def judge_library(entry):
     return name, False, said
 
 
+def pairs_of(case):
+    """Of queries and keys, of all heads."""
+    def number(flag, otherwise):
+        found = re.search(rf"{flag} (\d+)", case)
+        return int(found[1]) if found else otherwise
+    n = number("-N", 512)
+    return (number("-B", 1) * number("-H", 8) * number("--seq-q", n) *
+            number("--seq-kv", number("--seq-q", n)))
+
+
 def own_cases(fields):
-    """Those of the patch's cases that have at most 600 queries; of f16 nothing was compiled."""
+    """Those of the patch's cases that are small; of f16 nothing was compiled."""
     return [re.sub("dtype f16", "dtype bf16", case).split() for case in fields["case"]
-            if all(int(n) <= 600 for n in re.findall(r"-N (\d+)", case))]
+            if pairs_of(case) <= 2000000]
 
 
 def judge(entry, compiled, linked):
@@ -91,11 +102,11 @@ def judge(entry, compiled, linked):
         if not program:
             return name, False, why
         rung = pathlib.Path(fields["file"]).stem
-        f32 = "F32" in rungs.registration(ROOT / fields["file"]).get("dtypes", "F32")
+        dtype = dtype_of(rungs.registration(ROOT / fields["file"]))
         said = ""
         dist = ["--dist", "large"]  # a maximum that moves far
-        common = ["--device", "cuda", "--variant", rung, "--dtype", "f32" if f32 else "bf16"]
-        case = ["-H", "2", "-N", "200", "-d", "64"]
+        common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
+        case = ["-H", "2", "-N", "200", "-d", "128" if dtype == "e4m3" else "64"]
         for more in (*own_cases(fields), case, [*case, "--causal", "-d", "128"],
                      [*case, "-N", "70"], case + dist, [*case, "-N", "600", *dist]):
             words = [*common, *more]
