@@ -34,7 +34,7 @@ float tensor_get(const Tensor *t, int64_t element)
 {
     if (t->dtype == ATTN_F16)
         return f32_from_f16(((const uint16_t *)t->data)[element]);
-    if (t->dtype == ATTN_BF16)
+    if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         return f32_from_bf16(((const uint16_t *)t->data)[element]);
     return ((const float *)t->data)[element];
 }
@@ -43,7 +43,7 @@ void tensor_set(const Tensor *t, int64_t element, float value)
 {
     if (t->dtype == ATTN_F16)
         ((uint16_t *)t->data)[element] = f16_from_f32(value);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         ((uint16_t *)t->data)[element] = bf16_from_f32(value);
     else
         ((float *)t->data)[element] = value;
@@ -55,7 +55,7 @@ void tensor_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, float *ro
     if (t->dtype == ATTN_F16)
         for (x = 0; x < d; x++)
             row[x] = f32_from_f16(((const uint16_t *)t->data)[first + x]);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         for (x = 0; x < d; x++)
             row[x] = f32_from_bf16(((const uint16_t *)t->data)[first + x]);
     else
@@ -68,7 +68,7 @@ void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const fl
     if (t->dtype == ATTN_F16)
         for (x = 0; x < d; x++)
             ((uint16_t *)t->data)[first + x] = f16_from_f32(row[x]);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         for (x = 0; x < d; x++)
             ((uint16_t *)t->data)[first + x] = bf16_from_f32(row[x]);
     else

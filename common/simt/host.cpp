@@ -456,7 +456,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     m.base = (char *)base;
     m.rank = rank;
     m.swizzle = swizzle;
-    m.element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+    m.element = type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1
+                : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                          : 2;
     if (rank < 1 || rank > 5 || (uintptr_t)base % 16)
         return CUDA_ERROR_INVALID_VALUE;
     for (u32 i = 0; i < 5; i++) {

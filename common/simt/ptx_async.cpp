@@ -12,8 +12,10 @@
  * here asks the second half of the clock (machine.h).
  */
 #include "machine.h"
+#include "tensor_sum.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace simt_ptx
@@ -406,8 +408,8 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
     a.pc = p.pc;
     f->products.push_back(p);
     if (f->lane % 32 == 0)
-        count_kind(K_WGMMA, 1, 2L * 16 * n * 16);
-    trace(WGMMA, p.pc, 2L * 16 * n * 16);
+        count_kind(K_WGMMA, 1, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
+    trace(WGMMA, p.pc, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
 }
 
 void wgmma_fence(void)
@@ -492,6 +494,65 @@ static void multiply(Fiber **row, int warp, size_t q)
     }
 }
 
+/* The same of bytes, 32 to a step: tensor_sum.h. A byte that is NaN makes NaN. */
+static void load_bytes(Fiber *f, const Product &p, uint8_t (*to)[32], int rows, int row0, u64 desc)
+{
+    const u32 start = (u32)(desc & 0x3fff) << 4, stride = (u32)(desc >> 32 & 0x3fff) << 4;
+    if (desc >> 62 != 1)
+        report_finding(R_LIMIT, {p.pc, "simt knows operands of wgmma with the 128-byte swizzle "
+                                       "only"});
+    for (int i = 0; i < rows; i++)
+        for (u32 c = 0; c < 32; c += 16) {
+            const u32 r = (u32)(row0 + i);
+            const u32 a =
+                swizzle(start + r / 8 * stride + r % 8 * 128 + c, CU_TENSOR_MAP_SWIZZLE_128B);
+            if (!flags.check ||
+                check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)", p.clock.get()))
+                memcpy(&to[i][c], shared_at(a), 16);
+        }
+}
+
+static bool to_numbers(TensorSumNumber *to, const uint8_t *from)
+{
+    bool nan = false;
+    for (int k = 0; k < 32; k++) {
+        to[k] = tensor_sum_number(from[k]);
+        nan = nan || (from[k] & 0x7f) == 0x7f;
+    }
+    return nan;
+}
+
+static void multiply_bytes(Fiber **row, int warp, size_t q)
+{
+    static uint8_t A[16][32], B[256][32];
+    static TensorSumNumber a[16][32], b[256][32];
+    bool nan_a[16], nan_b[256];
+    const Product &p = row[0]->product_groups[0][q];
+    if (p.from_registers) {
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++)
+                memcpy(&A[l / 4 + i % 2 * 8][l % 4 * 4 + i / 2 * 16],
+                       &row[l]->product_groups[0][q].A[i], 4);
+    } else {
+        load_bytes(row[0], p, A, 16, warp % 4 * 16, p.A_desc);
+    }
+    load_bytes(row[0], p, B, p.n, 0, p.B_desc);
+    for (int i = 0; i < 16; i++)
+        nan_a[i] = to_numbers(a[i], A[i]);
+    for (int j = 0; j < p.n; j++)
+        nan_b[j] = to_numbers(b[j], B[j]);
+    for (int l = 0; l < 32; l++) {
+        const Product &own = row[l]->product_groups[0][q];
+        float *c = row[l]->accumulators[own.C].values.data();
+        for (int at = 0; at < p.n / 2; at++) {
+            const int i = l / 4 + at / 2 % 2 * 8, j = at / 4 * 8 + 2 * (l % 4) + at % 2;
+            const float before = own.add ? c[at] : 0.0f;
+            c[at] = nan_a[i] || nan_b[j] || !std::isfinite(before) ? NAN
+                                                                   : tensor_sum(a[i], b[j], before);
+        }
+    }
+}
+
 static void retire(Fiber *f, const Product &p)
 {
     Accumulator &a = f->accumulators[p.C];
@@ -513,7 +574,8 @@ static void op_products(Block &b, int warp, u32)
     const int keep = *(int *)row[0]->argument;
     while ((int)row[0]->product_groups.size() > keep) {
         for (size_t q = 0; q < row[0]->product_groups[0].size(); q++) {
-            multiply(row, warp, q);
+            const bool bytes = row[0]->product_groups[0][q].type == simt_ptx::is_e4m3;
+            (bytes ? multiply_bytes : multiply)(row, warp, q);
             for (int l = 0; l < 32; l++)
                 retire(row[l], row[l]->product_groups[0][q]);
         }

@@ -285,6 +285,17 @@ u32 pack(float low, float high, Type type)
         return simt_to_bf16(low) | (u32)simt_to_bf16(high) << 16;
     return simt_to_f16(low) | (u32)simt_to_f16(high) << 16;
 }
+/* To the nearest, ties to even; above 448 to 448. */
+u32 pack_e4m3(float x)
+{
+    check_pending(x, SIMT_PC);
+    const float size = fabsf(x);
+    const u32 sign = std::signbit(x) ? 0x80 : 0;
+    if (!(size < 448.0f))
+        return std::isnan(x) ? 0x7f : sign | 0x7e;
+    const int e = size < 0x1p-6f ? -6 : ilogbf(size); /* 3 bits of fraction, and none below 2^-9 */
+    return sign | (u32)((e + 6) * 8 + (int)nearbyintf(ldexpf(size, 3 - e)));
+}
 } // namespace simt_ptx
 
 namespace simt

@@ -40,7 +40,7 @@ class Lesson:
         title = TITLE.match(self.text)
         self.number, self.title, minutes, self.gpu = title.groups() if title else ("", "", 0, "")
         self.minutes = int(minutes)
-        one_page = re.match(r"(\d\d)_", self.path.name)
+        one_page = re.match(r"(0\d)_", self.path.name)
         name = one_page or re.match(r"(\d\d)_", self.path.parent.name)
         self.stage = name.group(1)
         in_stage = re.match(r"\d+", self.path.name).group(0)

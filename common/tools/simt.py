@@ -98,18 +98,19 @@ def choose(folder, what):
 
 def dtype_of(line):
     dtypes = line.get("dtypes", "F32 | F16 | BF16")
-    return "f32" if "F32" in dtypes else "bf16"
+    return "f32" if "F32" in dtypes else "e4m3" if "E4M3" in dtypes else "bf16"
 
 
 def case(mode, line, words):
     """Sizes for what is not given. In `check` each stage of a pipeline is used three times: tiles
     of 16 bits have up to 128 keys, those of float32 32, and none has more than three stages."""
     add = []
-    long = "200" if dtype_of(line) == "f32" else "900"
-    length = {"check": long, "trace": "256"}.get(mode, "128")
+    dtype = dtype_of(line)
+    length = {"check": "200" if dtype == "f32" else "900", "trace": "256"}.get(mode, "128")
+    d = "128" if dtype == "e4m3" else "64"
     for flags, value in ((("-B", "--batch"), "1"), (("-H", "--heads"), "2" if mode == "" else "1"),
                          (("-N", "--seq", "--seq-q"), length),
-                         (("-d", "--head-dim"), "64"), (("--dtype",), dtype_of(line))):
+                         (("-d", "--head-dim"), d), (("--dtype",), dtype)):
         if not any(word.split("=")[0] in flags for word in words):
             add += [flags[0], value]
     return add
@@ -164,9 +165,10 @@ def student(words):
 
 
 def fuzz_case(dice, line):
-    dtype = dice.choice([t.lower() for t in ("F32", "F16", "BF16")
+    dtype = dice.choice([t.lower() for t in ("F32", "F16", "BF16", "E4M3")
                          if t in line.get("dtypes", "F32 | F16 | BF16").split(" | ")])
-    words = ["--dtype", dtype, "-d", dice.choice(["64", "128"]), "-H", "2",
+    d = dice.choice(["64", "128"])
+    words = ["--dtype", dtype, "-d", "128" if dtype == "e4m3" else d, "-H", "2",
              "-N", str(dice.choice([1, 2, 31, 64, 65, 100, 129, 160, 200, 257]))]
     words += dice.choice([[], [], ["--causal"], ["--window", f"{dice.randrange(80)},0"],
                           ["--seq-kv", str(dice.randrange(1, 200))]])

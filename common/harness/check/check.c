@@ -300,6 +300,11 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
         if (a->off_nan)
             fprintf(to, "%s: %s is wrong: %" PRId64 " values outside of the sample are NaN%s\n",
                     label, a->name, a->off_nan, which == CHECK_LSE ? " or +infinity" : "");
+        if (a->rms_ratio > 1)
+            fprintf(to,
+                    "%s: %s is wrong: in one head the root mean square of its errors is %.3g times "
+                    "what roundings may make it\n",
+                    label, a->name, a->rms_ratio);
         if (a->off == a->off_nan)
             continue;
         fprintf(to, "%s: %s is wrong: %" PRId64 " of %" PRId64 " values are off", label, a->name,
@@ -407,6 +412,34 @@ static int is_shared(const Oracle *o, const AttnArgs *args, int which, int64_t b
                : ((all & (ORACLE_TAINT_K | ORACLE_TAINT_Q)) | (here & ORACLE_TAINT_DO)) != 0;
 }
 
+/* e4m3: of a head, what its errors' squares add up to, and what they are expected to. */
+typedef struct Squares {
+    double found, expected;
+    int64_t rows;
+} Squares;
+
+/* Row `row` of [B][H][rows.count]: what the squares of its errors are expected to add up to; 0: not
+ * known, or not of O. */
+static double add_row(Squares *s, const Oracle *o, int which, int64_t row)
+{
+    const double known = which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
+    const double square = isfinite(known) ? known : 0;
+    s->rows += square > 0;
+    s->expected += square;
+    return square;
+}
+
+/* The bound of an element has to hold for the worst of roundings, and so it passes a dropped key.
+ * Their root mean square has no such excuse. It is that of at least one free number a row, so 4
+ * parts in the root of the rows are more than five standard deviations. */
+static void note_squares(CheckArray *a, const Squares *s)
+{
+    const double limit = 1 + 4 / sqrt((double)s->rows);
+    const double ratio = s->rows > 0 ? sqrt(s->found / s->expected) / limit : 0;
+    if (ratio > a->rms_ratio)
+        a->rms_ratio = ratio;
+}
+
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
                         const Check *check)
 {
@@ -425,9 +458,11 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
         const int64_t b = outer / s.heads, h = outer % s.heads, off_before = a->off;
         const int tainted = is_tainted(o, which, b, h);
         const int swallowed = is_swallowed(o, args, which, b, h);
+        Squares squares = {0, 0, 0};
         for (int64_t t = 0; t < s.sample->count; t++) {
             const int64_t i = s.sample->index[t];
             int shared_row = 0;
+            const double square = add_row(&squares, o, which, n * s.sample->count + t);
             if (reach)
                 check_online_reach(args, online_block, b, h, i, reach);
             for (int64_t x = 0; x < s.width; x++, element++) {
@@ -449,6 +484,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                 a->nonfinite += v == CHECK_OFF_NONFINITE;
                 if (v != CHECK_GOOD)
                     note_off(a, i, s.N, bound == 0, rows_off);
+                squares.found += square > 0 && isfinite(error) ? error * error : 0;
                 if (isfinite(error) && error > a->max_error)
                     a->max_error = error;
                 if (a->compared++ == 0 || ratio > a->worst_ratio) {
@@ -460,6 +496,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
             }
             a->shared += shared_row;
         }
+        note_squares(a, &squares);
         a->off_heads += a->off > off_before;
     }
     for (int64_t i = 0; rows_off && i < s.N; i++)
@@ -493,9 +530,11 @@ void check_outputs(Check *check, const Oracle *o, const AttnArgs *args, int back
         check_array(a, o, args, which, c, check);
         if (!o->whole)
             check_everywhere(a, o, args, which);
-        check->pass &= a->off == 0 && a->compared + a->unspecified > 0;
+        check->pass &= a->off == 0 && a->compared + a->unspecified > 0 && a->rms_ratio <= 1;
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
+        if (a->rms_ratio > check->bound_ratio)
+            check->bound_ratio = a->rms_ratio;
     }
 }

@@ -34,6 +34,7 @@ typedef struct CheckArray {
     int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
     double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
     double max_error;      /* largest |found - expected| over finite ones */
+    double rms_ratio;      /* O in e4m3: of a head's root mean square error and its limit; or 0 */
     int64_t b, h, i, x;    /* where worst_ratio is; i is a row for O lse dQ, a key for dK dV, 0 for
                               dwq dwk */
     double expected, found, bound;
