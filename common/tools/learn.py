@@ -31,6 +31,7 @@ import textwrap
 import time
 
 import learn_steps
+import simt_library
 import tool
 from learn_steps import Usage
 
@@ -78,8 +79,9 @@ def shown(path):
 
 FAREWELL = """\
 That was the last step. You can now write exact attention and its gradient from an empty file, in
-tiles, with any mask, and spread both over ranks; and you know where NaN comes from. What is left is
-speed: docs/lab, and a kernel of your own."""
+tiles, with any mask, and spread both over ranks. You know where NaN comes from, you have found bugs
+that libraries were shipped with, and you can count on paper what a kernel reads. What is left: a
+kernel of your own (./ladder simt runs it), and docs/lab."""
 
 
 def lesson_of(step):
@@ -343,7 +345,7 @@ def doctor():
             checks = [("C compiler", False, f"every step in C: {error}", True)]
     MY.mkdir(parents=True, exist_ok=True)
     checks += [("gdb", shutil.which("gdb"), "looking into a case that fails", False),
-               ("clang", not learn_steps.missing_for_gpu(),
+               ("clang", not simt_library.missing(),
                 "steps on the GPU, which need no GPU: clang, llvm, libboost-context-dev", False),
                ("meson, ninja", shutil.which("meson") and shutil.which("ninja"),
                 "./ladder build: the programs of the stages, for steps that run one", False),

@@ -25,6 +25,7 @@ PARTS = ["**Question.**", "**Write down a guess.**", "**What breaks if**", "**Ch
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 # What the docs tool inserts and nobody reads as sentences; an inserted number is read.
 INSERTED = re.compile(r"<!-- (code|diff|table|reading|ladder|run|lessons): .*?<!-- /\1 -->", re.S)
+TEX = re.compile(r"\$\$|\\(?:frac|sum|sqrt|mathrm|cdot|text)\b")
 # How a page came to be is no lesson.
 HISTORY = re.compile(r"(?i)\b(sessions?|(?:first|earlier|old) (?:draft|version)s?|rewritten)\b")
 
@@ -140,6 +141,10 @@ def problems(lesson, root):
         found.append(f"{len(figures(text))} figures, each page has one")
     if "ot yet recorded" in text:
         found.append("a number is not yet recorded: a lesson has no gaps (pending=hide)")
+    if lesson.stage != "00" and "Try it" not in text:
+        found.append("nothing to run: no 'Try it'")
+    if TEX.search(FENCED.sub(" ", text)):
+        found.append("a formula in TeX, which no terminal shows")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
     found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)
