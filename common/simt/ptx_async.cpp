@@ -43,8 +43,9 @@ void proxy_fence(void)
 
 static const char *const no_init = " uses an mbarrier that mbarrier.init has not made";
 
-static Mbarrier *find(Block &b, u32 at, u32 pc)
+static Mbarrier *find(u32 at, u32 pc)
 {
+    Block &b = block_of(at);
     const auto m = b.mbarriers.find(at % WINDOW);
     if (m != b.mbarriers.end())
         return &m->second;
@@ -107,14 +108,14 @@ static void use(u32 bar, u32 pc)
 void mbarrier_arrive(u32 bar, int bytes)
 {
     const u32 pc = SIMT_PC;
-    Mbarrier *m = find(*me->block, bar, pc);
+    Mbarrier *m = find(bar, pc);
     if (!m)
         return;
     use(bar, pc);
     m->bytes += bytes;
     m->pending--;
     if (flags.check)
-        join_thread(m->gathering, me);
+        join_thread(m->gathering, me, &block_of(bar));
     if (m->pending < 0)
         report_finding(R_MBARRIER, {m->pc, "the mbarrier counts " + std::to_string(m->expected)},
                        {pc, who(me) + " is one arrival too many"});
@@ -127,8 +128,10 @@ static void land(Block &b, Mbarrier &m)
     std::vector<EngineCopy> now;
     now.swap(m.copies);
     for (const EngineCopy &c : now) {
+        if (c.from && flags.check)
+            read_by_engine(b, c);
         for (const Piece &p : c.pieces) {
-            memcpy(shared_at(p.to), p.bytes.data(), p.bytes.size());
+            memcpy(shared_at(p.to), c.from ? shared_at(c.from) : p.bytes.data(), p.bytes.size());
             if (flags.check)
                 write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
@@ -146,7 +149,7 @@ bool mbarrier_poll(u32 bar, u32 parity)
 {
     const u32 pc = SIMT_PC;
     Block &b = *me->block;
-    Mbarrier *m = find(b, bar, pc);
+    Mbarrier *m = find(bar, pc);
     if (!m)
         return true;
     use(bar, pc);
@@ -215,6 +218,23 @@ static bool is_map(const void *map, int rank, u32 pc)
     return false;
 }
 
+/* What this thread knows now, its own writes with it. */
+static ClockRef moment(void)
+{
+    if (!flags.check)
+        return nullptr;
+    settle_writes();
+    Clock c = *me->base;
+    c.at[slot_of(me->tid)] = me->clock++;
+    return std::make_shared<const Clock>(std::move(c));
+}
+
+/* The same for all blocks of the cluster: copies land when any of them runs. */
+static u32 of_cluster(u32 address)
+{
+    return address < WINDOW ? map_to_block(address, me->block->rank) : address;
+}
+
 static void engine_write(EngineCopy &c, u32 to, std::string piece, u32 pc)
 {
     if (flags.check) {
@@ -222,20 +242,20 @@ static void engine_write(EngineCopy &c, u32 to, std::string piece, u32 pc)
             return;
         set_flight(to, (int)piece.size(), pc);
     }
-    c.pieces.push_back({to, std::move(piece)});
+    c.pieces.push_back({of_cluster(to), std::move(piece)});
 }
 
-static void issue(Mbarrier &m, EngineCopy &&c)
+static void issue(u32 bar, Mbarrier &m, EngineCopy &&c)
 {
     m.copies.push_back(std::move(c));
     if (happens_now())
-        land(*me->block, m);
+        land(block_of(bar), m);
 }
 
 void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
 {
     const u32 pc = SIMT_PC;
-    Mbarrier *m = find(*me->block, bar, pc);
+    Mbarrier *m = find(bar, pc);
     if (!m || !is_map(map, rank, pc))
         return;
     use(bar, pc);
@@ -246,7 +266,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
                                               " has a tile copied to an address that is no "
                                               "multiple of " +
                                               std::to_string(align)});
-    EngineCopy c = {{}, 0, pc};
+    EngineCopy c = {{}, 0, pc, 0, me, nullptr};
     long got = 0;
     each_chunk(t, at, [&](u32 place, char *p) {
         std::string piece(16, 0);
@@ -259,26 +279,42 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
         engine_write(c, swizzle(to + place, t.swizzle), piece, pc);
     });
     count_engine(pc, false, got, got / 32);
-    issue(*m, std::move(c));
+    issue(bar, *m, std::move(c));
 }
 
 void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
 {
     const u32 pc = SIMT_PC;
-    Mbarrier *m = find(*me->block, bar, pc);
+    Mbarrier *m = find(bar, pc);
     if (!m)
         return;
     use(bar, pc);
     if ((to | bytes | (u32)(uintptr_t)from) % 16)
         report_finding(R_MISALIGNED, {pc, who(me) + " has bytes copied whose addresses or number "
                                                     "are no multiple of 16"});
-    EngineCopy c = {{}, (int)bytes, pc};
+    EngineCopy c = {{}, (int)bytes, pc, 0, me, nullptr};
     if (flags.check &&
         !check_global(me, (uintptr_t)from, (int)bytes, false, pc, ASYNC, " (copy engine)"))
         return;
     engine_write(c, to, std::string((const char *)from, bytes), pc);
     count_engine(pc, false, bytes, bytes / 32);
-    issue(*m, std::move(c));
+    issue(bar, *m, std::move(c));
+}
+
+void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar)
+{
+    const u32 pc = SIMT_PC;
+    Mbarrier *m = find(bar, pc);
+    if (!m)
+        return;
+    use(bar, pc);
+    if ((to | bytes | from) % 16)
+        report_finding(R_MISALIGNED, {pc, who(me) + " has bytes copied whose addresses or number "
+                                                    "are no multiple of 16"});
+    EngineCopy c = {{}, (int)bytes, pc, of_cluster(from), me, moment()};
+    engine_write(c, to, std::string(bytes, 0), pc);
+    count_engine(pc, false, 0, 0);
+    issue(bar, *m, std::move(c));
 }
 
 static void store(const Store &s)
@@ -301,12 +337,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
         return;
     Store s = {from, pc, ((const CUtensorMap *)map)->m, {}, me->base};
     memcpy(s.at, at, sizeof s.at);
-    if (flags.check) { /* its own writes before this are in the clock of this moment */
-        settle_writes();
-        Clock c = *me->base;
-        c.at[slot_of(me->tid)] = me->clock++;
-        s.clock = std::make_shared<const Clock>(std::move(c));
-    }
+    s.clock = moment();
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
     count_engine(pc, true, put, put / 32);

@@ -33,6 +33,7 @@ void cp_wait_all(void);
 void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank);
 void tma_store_issue(u32 from, const void *map, const int *at, int rank);
 void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar);
+void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar);
 void bulk_commit(void);
 void bulk_wait(int n);
 void proxy_fence(void);
