@@ -203,12 +203,7 @@ consume_pairs(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pa
     wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
     wgmma_wait<0>(dV);
     barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
-    barrier_wait(smem + C::THERE_FULL, 0, WAIT_K);
-    if (walk.count == 0)
-        return;
-    if (warpgroup == 1)
-        threads_arrive(TURN, CONSUMER_THREADS);
-    {
+    if (walk.count > 0) { /* S, dP, P and dS of the first tile */
         const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
         const int i0 = walk.i0 + to_other;
         float S[C::Br / 8][4], dP[C::Br / 8][4];
@@ -224,6 +219,11 @@ consume_pairs(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pa
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS_OUT, dS, warpgroup);
     }
+    barrier_wait(smem + C::THERE_FULL, 0, WAIT_K);
+    if (walk.count == 0)
+        return;
+    if (warpgroup == 1)
+        threads_arrive(TURN, CONSUMER_THREADS);
 #pragma unroll 1
     for (int tile = 0; tile <= 2 * last; tile++) {
         const int stage = tile % 2, pair = tile / 2, next = 1 - stage;

@@ -23,6 +23,7 @@ from tap import Tap
 A, B, C, D = ("03_flash_forward/cuda/" + name for name in
               ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
+G = "04_flash_backward/cuda/v14_cluster_pair.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 LONG, TINY = ["-N", "900"], ["-N", "70"]
 RACE = "race: "
@@ -92,6 +93,16 @@ MUTANTS = [
      "release(barrier + C::K_FREE);\n        wgmma_wait<0>(S);", "", LONG),
     ("v10_k_not_free", E, E, "barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);",
      ";", "", LONG),
+    ("pair_not_waited_for", G, G, "barrier_wait(smem + C::IN_FULL, pair % 2 ^ 1, WAIT_dS);", ";",
+     "use of bytes of a copy", LONG),
+    ("pair_place_there_not_free", G, G, "barrier_wait(smem + C::IN_FREE, pair % 2 ^ 1, WAIT_FREE_dS);", ";",
+     RACE, LONG),
+    ("pair_place_here_not_free", G, G, "barrier_wait(smem + C::OUT_FREE, pair % 2, WAIT_FREE_dS);",
+     ";", RACE, LONG),
+    ("pair_no_first_barrier", G, G, "cluster_arrive();\n    cluster_wait(); /* the other",
+     "__syncthreads(); /* the other", "wrong use of an mbarrier", TINY),
+    ("pair_no_last_barrier", G, G, "    cluster_wait(); /* the other block has no more",
+     "    /* the other block has no more", "out of bounds of shared", LONG),
     ("softmax_no_barrier", F, F, "__syncthreads(); /* nobody may", "/* nobody may", RACE, TINY),
     ("softmax_out_of_array", F, F, "values_smem[t + half];", "values_smem[t + half + 1];",
      "", TINY),
