@@ -75,6 +75,51 @@ void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const fl
         memcpy((float *)t->data + first, row, (size_t)d * sizeof(float));
 }
 
+/* A million tokens have 10^10 values in their results, and as many in their inputs. They are looked
+ * through as they lie in memory, without a conversion: whether a value is a NaN says its bits.
+ *
+ * How many of n values are larger than `limit` when the sign is taken away? The sum fits 16 bits: a
+ * row has 1024 channels at most. */
+static int64_t count_above_16(const uint16_t *row, int64_t n, uint16_t limit)
+{
+    uint16_t found = 0;
+    for (int64_t x = 0; x < n; x++)
+        found = (uint16_t)(found + ((row[x] & 0x7FFF) > limit));
+    return found;
+}
+
+static int64_t count_above_32(const float *row, int64_t n, uint32_t limit)
+{
+    int64_t found = 0;
+    for (int64_t x = 0; x < n; x++) {
+        uint32_t bits;
+        memcpy(&bits, &row[x], sizeof bits);
+        found += (bits & UINT32_C(0x7FFFFFFF)) > limit;
+    }
+    return found;
+}
+
+/* Infinity has the largest exponent and no fraction: a NaN is above it, what is finite below. */
+static int64_t count_above(const Tensor *t, int64_t b, int64_t n, int64_t h, int finite)
+{
+    const int64_t at = tensor_offset(t, b, n, h), d = t->shape[3];
+    const uint16_t infinity = t->dtype == ATTN_F16 ? 0x7C00 : 0x7F80;
+    if (t->dtype == ATTN_F32)
+        return count_above_32((const float *)t->data + at, d,
+                              UINT32_C(0x7F800000) - (uint32_t)(finite != 0));
+    return count_above_16((const uint16_t *)t->data + at, d, (uint16_t)(infinity - (finite != 0)));
+}
+
+int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h)
+{
+    return count_above(t, b, n, h, 1);
+}
+
+int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h)
+{
+    return count_above(t, b, n, h, 0);
+}
+
 Tensor tensor_heads(const Tensor *t, int64_t first, int64_t count)
 {
     Tensor heads = *t;

@@ -13,6 +13,7 @@
  */
 #include "machine.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace simt_ptx
@@ -112,6 +113,7 @@ void mbarrier_arrive(u32 bar, int bytes)
     if (!m)
         return;
     use(bar, pc);
+    trace(ARRIVE, pc, 0, phase_of(bar, m->phase));
     m->bytes += bytes;
     m->pending--;
     if (flags.check)
@@ -154,6 +156,7 @@ bool mbarrier_poll(u32 bar, u32 parity)
         return true;
     use(bar, pc);
     count_kind(K_MBARRIER, 0);
+    trace(AWAIT, pc, 0, phase_of(bar, m->phase - ((m->phase ^ parity) & 1)));
     if ((m->phase & 1) == (parity & 1))
         land(b, *m);
     if ((m->phase & 1) != (parity & 1)) {
@@ -279,6 +282,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
         engine_write(c, swizzle(to + place, t.swizzle), piece, pc);
     });
     count_engine(pc, false, got, got / 32);
+    trace(ENGINE_COPY, pc, c.bytes, phase_of(bar, m->phase));
     issue(bar, *m, std::move(c));
 }
 
@@ -298,6 +302,7 @@ void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
         return;
     engine_write(c, to, std::string((const char *)from, bytes), pc);
     count_engine(pc, false, bytes, bytes / 32);
+    trace(ENGINE_COPY, pc, bytes, phase_of(bar, m->phase));
     issue(bar, *m, std::move(c));
 }
 
@@ -314,6 +319,7 @@ void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar)
     EngineCopy c = {{}, (int)bytes, pc, of_cluster(from), me, moment()};
     engine_write(c, to, std::string(bytes, 0), pc);
     count_engine(pc, false, 0, 0);
+    trace(ENGINE_COPY, pc, bytes, phase_of(bar, m->phase));
     issue(bar, *m, std::move(c));
 }
 
@@ -341,6 +347,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
     count_engine(pc, true, put, put / 32);
+    trace(ENGINE_STORE, pc, put);
     if (happens_now())
         store(s);
     else
@@ -349,12 +356,14 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
 
 void bulk_commit(void)
 {
+    trace(COMMIT, SIMT_PC, ENGINE_STORE);
     me->store_groups.push_back(std::move(me->stores));
     me->stores.clear();
 }
 
 void bulk_wait(int n)
 {
+    trace(WAIT, SIMT_PC, ENGINE_STORE, (u64)n);
     while ((int)me->store_groups.size() > n) {
         const std::vector<Store> group = std::move(me->store_groups[0]);
         me->store_groups.erase(me->store_groups.begin());
@@ -430,6 +439,7 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
     f->products.push_back(p);
     if (f->lane % 32 == 0)
         count_kind(K_WGMMA, 1, 2L * 16 * n * 16);
+    trace(WGMMA, p.pc, 2L * 16 * n * 16);
 }
 
 void wgmma_fence(void)
@@ -444,6 +454,7 @@ void wgmma_fence(void)
 
 void wgmma_commit(void)
 {
+    trace(COMMIT, SIMT_PC, WGMMA);
     me->product_groups.push_back(std::move(me->products));
     me->products.clear();
     /* by line, since all lanes must do the same */
@@ -548,6 +559,7 @@ static void op_products(Block &b, int warp, u32)
 
 void wgmma_wait(int n)
 {
+    trace(WAIT, SIMT_PC, WGMMA, (u64)n);
     rendezvous(~0u, op_products, &n, "wgmma.wait_group", SIMT_PC);
 }
 } // namespace simt_ptx
@@ -565,6 +577,46 @@ bool land_for_waiters(Block &b)
             return true;
         }
     return false;
+}
+
+/* By kernel and place in shared memory: the line that made the mbarrier, and its most phases in a
+ * block. Place 0: the most groups of cp.async that a thread waited for. */
+static std::map<std::pair<std::string, u32>, std::pair<u32, u32>> stages;
+
+static void note_stage(u32 place, u32 pc, u32 uses)
+{
+    auto &s = stages[{launch_now.name, place}];
+    s = {pc, std::max(s.second, uses)};
+}
+
+void note_stages(const Block &b)
+{
+    for (const auto &m : b.mbarriers)
+        note_stage(m.first, m.second.pc, m.second.phase);
+    for (int i = 0; i < launch_now.threads; i++)
+        if (b.fibers[i]->groups_done)
+            note_stage(0, 0, b.fibers[i]->groups_done);
+}
+
+/* A mistake in a ring of stages shows when a stage is used again. */
+void print_stages(FILE *to)
+{
+    for (const auto &s : stages)
+        if (s.first.second == 0)
+            fprintf(to, "simt: a thread of %s waited for up to %u groups of copies\n",
+                    s.first.first.c_str(), s.second.second);
+    std::map<std::pair<std::string, std::string>, std::vector<u32>> uses;
+    for (const auto &s : stages)
+        if (s.first.second)
+            uses[{s.first.first, place(s.second.first)}].push_back(s.second.second);
+    for (const auto &u : uses) {
+        const auto less =
+            std::count_if(u.second.begin(), u.second.end(), [](u32 phases) { return phases < 3; });
+        fprintf(to,
+                "simt: %zu mbarriers of %s, made at %s: %zu used three times or more, %ld less\n",
+                u.second.size(), u.first.first.c_str(), u.first.second.c_str(),
+                u.second.size() - (size_t)less, (long)less);
+    }
 }
 
 void end_of_thread(Fiber *f)

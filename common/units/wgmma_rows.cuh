@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * wgmma_rows.cuh: what the Hopper rungs share: 64 query rows of a warpgroup, from their key tiles
- * to the result. Who loads, who waits for whom and in which order is what the rungs are about, and
- * stands in their own files.
+ * wgmma_rows.cuh: what the Hopper rungs of the forward pass share: 64 query rows of a warpgroup,
+ * from their key tiles to the result. (Backward owns keys instead: wgmma_keys.cuh.) Who loads,
+ * who waits for whom and in which order is what the rungs are about, and stands in their own files.
  *
  * The loops are those of v1 to v8, and so is the arithmetic: m_i in powers of two, scale * log2(e)
  * inside the multiply-add in front of exp2, tiles that all rows see in full without a mask. Each

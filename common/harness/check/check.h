@@ -2,15 +2,14 @@
  *
  * check.h: is this output right? The first thing tested in this suite.
  *
- * Non-finite values are counted by their bit pattern, never by a comparison that NaN could slip
- * through or a compiler could fold away. `good only if (error <= bound)`, so NaN is never good.
+ * A value is good only if (error <= bound), so NaN is never good. (No compiler may fold that away:
+ * exact_math.h.)
  *
  * Interface:
  * - check_outputs: compares host outputs with the oracle, element by element against its bound.
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
  *   and where they cluster (one head? the tail tile? the empty rows?): check_place.
  * - check_everywhere: of a case that is sampled all the rest, looked through for NaN.
- * - row_nonfinite, row_nan: how many values of one head's row are that.
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
  * - check_online_reach: what rounding O after every step may add.
  */
@@ -106,11 +105,6 @@ void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
 /* What was let pass: rows and keys that are not finite because a hidden neighbour is not. */
 void check_note_shared(const Check *check, const char *label, FILE *to);
-/* Bit-pattern tests that no compiler flag can remove. Rows: of up to 1024 channels, any dtype. */
-int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);
-int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h);
-int is_finite_f32(float x);
-int is_finite_f64(double x);
 
 #ifdef __cplusplus
 }

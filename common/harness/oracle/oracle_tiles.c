@@ -12,7 +12,6 @@
  * (oracle_core.h).
  */
 #include "attn_pairs.h"
-#include "harness/check/check.h"
 #include "harness/oracle/oracle_core.h"
 #include "tensor.h"
 
@@ -237,7 +236,7 @@ static void mark_nonfinite(Oracle *o, int64_t group, unsigned bit, const OracleP
         {
             o->tainted[group] |= (uint8_t)bit;
             for (int64_t x = 0; x < d; x++)
-                if (!is_finite_f32(tensor_get(t, tensor_offset(t, b, n, h) + x)))
+                if (!isfinite(tensor_get(t, tensor_offset(t, b, n, h) + x)))
                     o->tainted_at[group * d + x] |= (uint8_t)bit;
         }
     }

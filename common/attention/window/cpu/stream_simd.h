@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * stream_row.h: one query against a rolling cache, once for each instruction set.
+ * stream_simd.h: one query against a rolling cache, once for each instruction set.
  *
  * Interface:
  * - StreamRow: the query, the cache, and what comes out. StreamSimd: one compiled copy of
- *   stream_row.c. stream.c chooses one when the program runs.
+ *   stream_simd.c. stream.c chooses one when the program runs.
  */
-#ifndef SLIDING_WINDOW_STREAM_ROW_H
-#define SLIDING_WINDOW_STREAM_ROW_H
+#ifndef SLIDING_WINDOW_STREAM_SIMD_H
+#define SLIDING_WINDOW_STREAM_SIMD_H
 
 #include <stdint.h>
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * stream_row.c: one query against a rolling cache, with a cap if there is one. The vectors are
+ * stream_simd.c: one query against a rolling cache, with a cap if there is one. The vectors are
  * those of units/stream_row.h.
  *
  * Meson compiles this file once for each instruction set, with -DFLASH_ISA=avx2 and the like, as it
  * does with stage 03's kernels.
  *
- * Interface: stream_row.h, as the table stream_simd_<FLASH_ISA>.
+ * Interface: stream_simd.h, as the table stream_simd_<FLASH_ISA>.
  */
-#include "attention/window/cpu/stream_row.h"
+#include "attention/window/cpu/stream_simd.h"
 
 #include "attention/forward/cpu/simd_vector.h"
 #include "units/stream_row.h"
