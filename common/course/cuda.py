@@ -6,7 +6,8 @@ eyes. So what takes them away is refused: attributes, pragmas but unroll, code i
 no PTX (translate.py), names of the model. So is ##, which makes such words of harmless ones.
 
 Interface:
-- refused(text): what stands in it that no submission may have, or "".
+- refused(text): what stands in it that no submission may have, or "". hidden_attribute(text): the
+  same behind macros.
 - put_tools(folder): what attn_jail needs there. NoModel: it is not here.
 - add_lines(rows, libraries): addresses in messages become lines of mine.cu.
 """
@@ -39,6 +40,15 @@ def refused(text):
     found = found or (pragma[0].strip() if pragma else "")
     return found and (f"found '{found[:40]}', accepted is CUDA without attributes, pragmas (but "
                       "#pragma unroll), ##, and assembly that is no PTX")
+
+
+def hidden_attribute(text):
+    """In what the preprocessor and translate.py made of it: "" if there are those of CUDA alone."""
+    text = text.replace('(auto... simt_x) __attribute__((no_sanitize("thread")))', "")
+    for found in re.finditer(r"\[\s*\[|__attribute(?:__)?\s*\(\(\s*([\w:]*)", text):
+        if found[1] not in ("always_inline", "noinline", "aligned"):
+            return f"found '{found[0]}' behind a macro, accepted is CUDA without attributes"
+    return ""
 
 
 def put_tools(folder):

@@ -163,6 +163,9 @@ def compiled_text(folder, source):
     if len(text) > similarity.MOST_TEXT:
         return "", (f"its text after the preprocessor has {len(text) >> 10} KiB, accepted are "
                     f"{similarity.MOST_TEXT >> 10}")
+    hidden = cuda.hidden_attribute(text) if pathlib.Path(source).suffix == ".cu" else ""
+    if hidden:
+        return "", hidden
     forged = next(filter(None, map(similarity.forged_origin, raw_texts(source))), "")
     return text, f"found '{forged[:40]}', accepted is code without line directives" * bool(forged)
 

@@ -264,7 +264,7 @@ def student_files(folder, key, docker, target=Target(), change=None):
         files.update({"twist.suite": visible} if visible else {})
     if "`python/`" in text:
         files.update({f"python/{path.name}": path for path in sorted((COURSE / "python").iterdir())
-                      if path.is_file()})
+                      if path.is_file() and path.name != "judge_torch.py"})
     own = folder / "Makefile"
     made = MAKEFILE + (DEBUG if "debug.c" in files else "")
     made = own.read_text(encoding="utf-8") if own.is_file() else made

@@ -42,7 +42,8 @@ html_math_renderer = "mathml"
 html_search_scorer = str(ROOT / "docs/site/scorer.js")
 pygments_style, pygments_dark_style = "default", "monokai"
 
-PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper"]),
+PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper",
+                     "docs/numbers_differ"]),
          ("A step at a time", ["docs/steps/*"]),
          ("Do it", ["docs/learn/README", "docs/course/README"]),
          ("Programs", ["README", "0?_*/README", "docs/reading", "docs/json_schema"]),

@@ -91,7 +91,9 @@ def main():
         suite = folder / "one.suite"
         suite.write_text("contract=flash_cuda time=60 memory=2048\n : -N 33 -d 64\n",
                          encoding="utf-8")
-        deeds = [*DEEDS, ("assembly that is no PTX", SOLUTION.replace(
+        hides = "#define OPEN [\nOPEN [clang::no_sanitize(\"thread\")]] __global__"
+        deeds = [*DEEDS, ("an attribute behind a macro", SOLUTION.replace("__global__", hides, 1),
+                          "behind a macro"), ("assembly that is no PTX", SOLUTION.replace(
             "    if (failed)\n", '    asm("cpuid");\n    if (failed)\n', 1), "'cpuid'")]
         files = [written(folder, f"deed{number}", text, False)
                  for number, (_, text, _) in enumerate(deeds)]
