@@ -121,7 +121,7 @@ extern std::map<uintptr_t, Memory> memory;
 struct Log { /* one access, for count.cpp */
     uintptr_t a;
     u32 pc;
-    uint8_t size, write, shared;
+    uint8_t size, write, shared, lane;
 };
 struct Copy { /* cp.async */
     u32 to, pc;

@@ -338,7 +338,8 @@ void access(uintptr_t a, int size, bool write, u32 pc, How how)
             check_global(f, a, size, write, pc, how);
     }
     if (flags.count)
-        f->log.push_back({shared ? shared : a, pc, (uint8_t)size, write, shared != 0});
+        f->log.push_back(
+            {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
 }
 
 static void access_range(uintptr_t a, size_t n, bool write, u32 pc)
