@@ -191,8 +191,7 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
         set_flight(to, bytes, pc);
     }
     if (flags.count && valid)
-        f->log.push_back(
-            {(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
+        f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
     count_kind(K_CP_ASYNC, 0);
     Copy c = {to, pc, (const char *)from, bytes, valid};
     if (happens_now()) {
