@@ -441,14 +441,9 @@ static inline bool joins_reader(const Fiber *f, uintptr_t a, int size)
     return true;
 }
 
-static void look(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how)
+__attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int size, bool write,
+                                                   u32 pc, How how)
 {
-    if (given_up)
-        no_progress(pc);
-    if (written_twice.is_open)
-        settle_writes();
-    if (flags.check && !flags.count && !write && how == PLAIN && joins_reader(f, a, size))
-        return;
     const u32 shared = shared_address(a);
     if (flags.check) {
         if (shared)
@@ -459,6 +454,17 @@ static void look(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how)
     if (flags.count)
         f->log.push_back(
             {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
+}
+
+__attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool write, u32 pc,
+                                           How how)
+{
+    if (given_up)
+        no_progress(pc);
+    if (written_twice.is_open)
+        settle_writes();
+    if (flags.count || write || how != PLAIN || !joins_reader(f, a, size))
+        look_closely(f, a, size, write, pc, how);
 }
 
 static inline void access_inline(uintptr_t a, int size, bool write, u32 pc, How how)
