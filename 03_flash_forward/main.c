@@ -22,7 +22,7 @@
  *     v8_schedule        GPU     longest row tiles first, Q in registers
  *     library            GPU     all of attention, fast: what the other stages call
  *   and on Hopper (sm_90a), from v9 on, in plain CUDA and PTX:
- *     v9_wgmma ... v14_persistent: --list tells the idea of each
+ *     v9_wgmma ... v15_fp8: --list tells the idea of each
  *
  *     for each tile i of Br queries, for each tile j of Bc keys:
  *         S_ij  = scale * Q_i K_j^T                   [Br][Bc], lives in fast memory only
@@ -81,6 +81,7 @@ static Variant variants[] = {
     CUDA_RUNG(flash_forward, v12_lazy_rescale),
     CUDA_RUNG(flash_forward, v13_more_warpgroups),
     CUDA_RUNG(flash_forward, v14_persistent),
+    CUDA_RUNG(flash_forward, v15_fp8),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda), NULL,
      VARIANT_TENSOR_CORES, "every mask, stride, segment and d; full tiles, split keys, resume",
      NULL, ATTN_CUDA_FN(flash_tiles_library_cuda)},

@@ -76,7 +76,7 @@ float dtype_round(AttnDtype dtype, float x)
 {
     if (dtype == ATTN_F16)
         return f32_from_f16(f16_from_f32(x));
-    if (dtype == ATTN_BF16)
+    if (dtype == ATTN_BF16 || dtype == ATTN_E4M3)
         return f32_from_bf16(bf16_from_f32(x));
     return x;
 }
@@ -100,5 +100,6 @@ size_t dtype_size(AttnDtype dtype)
 
 const char *dtype_name(AttnDtype dtype)
 {
-    return dtype == ATTN_F32 ? "f32" : dtype == ATTN_F16 ? "f16" : "bf16";
+    static const char *const names[] = {"f32", "f16", "bf16", "e4m3"};
+    return names[dtype];
 }

@@ -61,7 +61,11 @@
 
 /* Types of an element: one of them, or several that a rung takes. Accumulators, m, l and lse are
  * float32 for all of them. */
-enum { F32 = 1, F16 = 2, BF16 = 4 };
+enum { F32 = 1, F16 = 2, BF16 = 4, E4M3 = 8 };
+
+/* E4M3: a byte of Q, K and V, times the scale of its head and block of so many tokens. Scales are
+ * powers of two. O is bfloat16. */
+#define E4M3_BLOCK 512
 
 /* Tensors are contiguous, [B][N][heads][d]; on a GPU they start on 256 bytes. Forward reads Q K V
  * and writes O and lse. Backward reads Q K V O lse dO and writes dQ dK dV. */
@@ -69,13 +73,11 @@ typedef struct Problem {
     int B, H, Hkv, Nq, Nk, d; /* Nq, Nk < 2^30 - 1024; H d, B H Nq < 2^31 - 2^20 */
     float scale;              /* > 0; of any sign: of FULL rungs */
     int from, to;             /* -2^30, 2^30: no limit; an index can be added to either */
-    int dtype;                /* F32, F16 or BF16; on a CPU F32, but for STEPS */
-    const void *Q;            /* [B][Nq][H][d] */
+    int dtype;                /* F32, F16, BF16 or E4M3; on a CPU F32, but for STEPS */
+    const void *Q, *dO;       /* [B][Nq][H][d] */
     const void *K, *V;        /* [B][Nk][Hkv][d] */
-    void *O;                  /* [B][Nq][H][d] */
+    void *O, *dQ;             /* [B][Nq][H][d] */
     float *lse;               /* [B][H][Nq] */
-    const void *dO;           /* [B][Nq][H][d] */
-    void *dQ;                 /* [B][Nq][H][d] */
     void *dK, *dV;            /* [B][Nk][Hkv][d] */
     void *work;               /* as many bytes as the rung asked for, at a multiple of 64 */
     int threads;              /* CPU threads to use, >= 1 */
@@ -85,6 +87,7 @@ typedef struct Problem {
     const int64_t *visits;    /* [Tr Tc] host: step t takes block visits[t] = i Tc + j */
     const uint8_t *mask;      /* [Nq][Nk], 1 = masked out, or NULL: of FULL rungs */
     float softcap;            /* s becomes cap * tanh(s / cap); 0 = no cap: of FULL rungs */
+    const float *scales[3];   /* E4M3: of Q, K, V: [B][heads][ceil(N / E4M3_BLOCK)] */
 } Problem;
 
 /* Channel 0 of query i of head h, and of key j of kv head h: in elements. 64 bits: B*N*H*d can

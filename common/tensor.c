@@ -34,7 +34,7 @@ float tensor_get(const Tensor *t, int64_t element)
 {
     if (t->dtype == ATTN_F16)
         return f32_from_f16(((const uint16_t *)t->data)[element]);
-    if (t->dtype == ATTN_BF16)
+    if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         return f32_from_bf16(((const uint16_t *)t->data)[element]);
     return ((const float *)t->data)[element];
 }
@@ -43,7 +43,7 @@ void tensor_set(const Tensor *t, int64_t element, float value)
 {
     if (t->dtype == ATTN_F16)
         ((uint16_t *)t->data)[element] = f16_from_f32(value);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         ((uint16_t *)t->data)[element] = bf16_from_f32(value);
     else
         ((float *)t->data)[element] = value;
@@ -55,7 +55,7 @@ void tensor_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, float *ro
     if (t->dtype == ATTN_F16)
         for (x = 0; x < d; x++)
             row[x] = f32_from_f16(((const uint16_t *)t->data)[first + x]);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         for (x = 0; x < d; x++)
             row[x] = f32_from_bf16(((const uint16_t *)t->data)[first + x]);
     else
@@ -68,11 +68,56 @@ void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const fl
     if (t->dtype == ATTN_F16)
         for (x = 0; x < d; x++)
             ((uint16_t *)t->data)[first + x] = f16_from_f32(row[x]);
-    else if (t->dtype == ATTN_BF16)
+    else if (t->dtype == ATTN_BF16 || t->dtype == ATTN_E4M3)
         for (x = 0; x < d; x++)
             ((uint16_t *)t->data)[first + x] = bf16_from_f32(row[x]);
     else
         memcpy((float *)t->data + first, row, (size_t)d * sizeof(float));
+}
+
+/* A million tokens have 10^10 values in their results, and as many in their inputs. They are looked
+ * through as they lie in memory, without a conversion: whether a value is a NaN says its bits.
+ *
+ * How many of n values are larger than `limit` when the sign is taken away? The sum fits 16 bits: a
+ * row has 1024 channels at most. */
+static int64_t count_above_16(const uint16_t *row, int64_t n, uint16_t limit)
+{
+    uint16_t found = 0;
+    for (int64_t x = 0; x < n; x++)
+        found = (uint16_t)(found + ((row[x] & 0x7FFF) > limit));
+    return found;
+}
+
+static int64_t count_above_32(const float *row, int64_t n, uint32_t limit)
+{
+    int64_t found = 0;
+    for (int64_t x = 0; x < n; x++) {
+        uint32_t bits;
+        memcpy(&bits, &row[x], sizeof bits);
+        found += (bits & UINT32_C(0x7FFFFFFF)) > limit;
+    }
+    return found;
+}
+
+/* Infinity has the largest exponent and no fraction: a NaN is above it, what is finite below. */
+static int64_t count_above(const Tensor *t, int64_t b, int64_t n, int64_t h, int finite)
+{
+    const int64_t at = tensor_offset(t, b, n, h), d = t->shape[3];
+    const uint16_t infinity = t->dtype == ATTN_F16 ? 0x7C00 : 0x7F80;
+    if (t->dtype == ATTN_F32)
+        return count_above_32((const float *)t->data + at, d,
+                              UINT32_C(0x7F800000) - (uint32_t)(finite != 0));
+    return count_above_16((const uint16_t *)t->data + at, d, (uint16_t)(infinity - (finite != 0)));
+}
+
+int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h)
+{
+    return count_above(t, b, n, h, 1);
+}
+
+int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h)
+{
+    return count_above(t, b, n, h, 0);
 }
 
 Tensor tensor_heads(const Tensor *t, int64_t first, int64_t count)

@@ -6,7 +6,8 @@
  * - f16_from_f32 / f32_from_f16, bf16_from_f32 / f32_from_bf16: round to nearest, ties to even,
  *   subnormals kept, overflow to infinity. The CUDA intrinsics give the same bits for every number;
  *   a NaN stays a NaN (quiet, sign and upper payload kept, as x86 does; CUDA has only one NaN).
- * - tensor_read_row / tensor_write_row: one head's row of d channels as float.
+ * - tensor_read_row / tensor_write_row: one head's row of d channels as float. row_nonfinite,
+ *   row_nan: how many of its values are that.
  * - tensor_new: host storage with a guard page behind its last byte (an overrun faults), a canary
  * in front, and NaN in every byte that belongs to no element.
  */
@@ -35,6 +36,9 @@ void tensor_set(const Tensor *t, int64_t element, float value);
 /* row [d]: channels 0 .. shape[3]-1 of (b, n, h), converted from / rounded to the dtype */
 void tensor_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, float *row);
 void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const float *row);
+/* how many values of such a row are infinite or NaN, and NaN; up to 1024 channels */
+int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);
+int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h);
 
 /* How the elements lie in memory. ODD has a gap after every row of d channels and an odd element
  * offset, so that nothing but single-element alignment can be assumed. */

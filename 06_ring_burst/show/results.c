@@ -37,7 +37,8 @@
 #include "planner/cost.h"
 #include "transports/mpi/processes.h"
 
-#ifdef HAVE_CUDA
+#if defined HAVE_CUDA && !defined HAVE_SIMT
+#define RANKS_ON_GPUS
 #include "runtime/cuda/backend_cuda.h"
 #endif
 
@@ -87,7 +88,7 @@ static const RingBackend *backend_of(const CliCase *c, const Variant *v)
 {
     if (v->device == ON_CPU)
         return &ring_backend_cpu;
-#ifdef HAVE_CUDA
+#ifdef RANKS_ON_GPUS
     if (c->ring.transport != CLI_NCCL)
         return &ring_backend_cuda;
 #ifdef HAVE_MPI
@@ -121,7 +122,12 @@ static int backend_refuses(const CliCase *c, const Variant *v, int64_t d, char w
         snprintf(why, 256, "schedules, faults and checksums are for ranks on the CPU");
         return 1;
     }
-#ifdef HAVE_CUDA
+#ifdef HAVE_SIMT
+    snprintf(why, 256, "simt has no model of ranks on GPUs");
+    *absent = 1;
+    return 1;
+#endif
+#ifdef RANKS_ON_GPUS
     /* NCCL under mpirun finds ways to GPUs of other machines; copy engines do not */
     if (r->transport == CLI_NCCL && (!ring_mpi_is_over(c) || r->link == CLI_LINK_COPY) &&
         !ring_gpus_reach_each_other((int)r->ranks, why)) {

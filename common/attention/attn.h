@@ -55,7 +55,10 @@
 extern "C" {
 #endif
 
-typedef enum AttnDtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } AttnDtype;
+/* ATTN_E4M3: Q, K and V hold what a byte and the power of two of its head and block can (tensor.h),
+ * O is bfloat16. All are stored as bfloat16, which holds these numbers exactly. The operator and
+ * the library do not take it. */
+typedef enum AttnDtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2, ATTN_E4M3 = 3 } AttnDtype;
 
 /* What a variant answers. Anything but ATTN_OK and ATTN_SKIP ends the program with exit status 3.
  */

@@ -77,7 +77,7 @@ static int read_reals(const char *text, int count, float *to)
     for (int i = 0; i < count; i++) {
         char *end;
         to[i] = strtof(text, &end);
-        if (end == text || *end != (i + 1 < count ? ',' : 0) || !is_finite_f32(to[i]))
+        if (end == text || *end != (i + 1 < count ? ',' : 0) || !isfinite(to[i]))
             return 0;
         text = end + 1;
     }

@@ -227,7 +227,7 @@ static void put_text(FILE *to, const char *key, const char *text)
 /* JSON has no NaN and no infinity: those are texts. */
 static void put_number(FILE *to, const char *key, double value)
 {
-    if (is_finite_f64(value))
+    if (isfinite(value))
         fprintf(to, "\"%s\": %.9g", key, value);
     else
         fprintf(to, "\"%s\": \"%s\"", key, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");

@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "alloc_wanted.h"
+#include "e4m3.h"
 #include "harness/device/device.h"
 #include "harness/visits.h"
 #include "problem_rows.h"
@@ -78,6 +79,8 @@ const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
         return "a rung skips H * d or B * H * Nq of 2^31 - 2^20 and more: it counts in int";
     if (device == ON_CUDA && !(rung->flags & ANY_D) && a->shape.d != 64 && a->shape.d != 128)
         return "a rung on the GPU skips every d but 64 and 128; the library takes it";
+    if (rung->dtypes & E4M3 && a->shape.d != 128)
+        return "this rung skips every d but 128: its tiles have rows of 128 bytes";
     if (device == ON_CUDA && (rung->flags & SM90A) && device_arch() != 90)
         return "this rung skips every GPU but Hopper: it is made of that GPU's instructions";
     if (device == ON_CUDA && (rung->flags & SM80) && device_arch() < 80)
@@ -170,7 +173,9 @@ static void set_problem(RungRun *r)
     p->scale = a->scale;
     p->softcap = a->softcap;
     p->mask = a->mask;
-    p->dtype = 1 << dtype_of_copy(r, &a->Q); /* F32, F16, BF16 are the bits of AttnDtype */
+    p->dtype = 1 << dtype_of_copy(r, &a->Q); /* F32, F16 ... are the bits of AttnDtype */
+    for (int t = 0; t < 3; t++)
+        p->scales[t] = r->scales[t];
     p->Q = data[0], p->K = data[1], p->V = data[2], p->dO = data[3];
     p->O = data[4], p->dQ = data[5], p->dK = data[6], p->dV = data[7];
     p->lse = a->lse;
@@ -218,6 +223,36 @@ static void *new_copy(const RungRun *r, size_t bytes)
     return copy;
 }
 
+/* Q, K or V of E4M3: the copy, or the tensor itself, becomes bytes with their scales behind. Both
+ * lie on 256 bytes. */
+static AttnStatus open_bytes(RungRun *r, int which, const Tensor *t)
+{
+    const size_t count = (size_t)tensor_count(t), at = (count + 255) / 256 * 256;
+    const size_t blocks = (size_t)((t->shape[1] + E4M3_BLOCK - 1) / E4M3_BLOCK);
+    const size_t bytes = at + (size_t)(t->shape[0] * t->shape[2]) * blocks * sizeof(float);
+    const size_t element = dtype_size(t->dtype);
+    unsigned char *host =
+        memory_enough_for(element * count + bytes) ? calloc(element * count + bytes, 1) : NULL;
+    void *copy = host ? new_copy(r, bytes) : NULL;
+    Tensor from = *t;
+    AttnStatus status = copy ? ATTN_OK : ATTN_NO_MEMORY;
+    from.data = host + bytes;
+    from.stride[2] = t->shape[3], from.stride[1] = t->shape[2] * from.stride[2];
+    from.stride[0] = t->shape[1] * from.stride[1];
+    if (copy &&
+        device_download(from.data, r->copy[which] ? r->copy[which] : t->data, element * count) == 0)
+        tensor_e4m3(&from, E4M3_BLOCK, host, (float *)(host + at));
+    else if (copy)
+        status = ATTN_CUDA_ERROR;
+    if (status == ATTN_OK && device_upload(copy, host, bytes) != 0)
+        status = ATTN_CUDA_ERROR;
+    free(host);
+    device_free(r->copy[which]);
+    r->copy[which] = copy;
+    r->scales[which] = (float *)((char *)copy + at);
+    return status;
+}
+
 AttnStatus rung_open(RungRun *r, const Rung *rung, AttnDevice device, const AttnArgs *args)
 {
     Tensor *all[RUNG_TENSORS];
@@ -233,6 +268,11 @@ AttnStatus rung_open(RungRun *r, const Rung *rung, AttnDevice device, const Attn
             return ATTN_NO_MEMORY;
         if (t < FIRST_OUTPUT && move_tensor(r, all[t], r->copy[t], 0) != 0)
             return ATTN_CUDA_ERROR;
+    }
+    for (int t = 0; t < 3 && rung->dtypes & E4M3; t++) {
+        const AttnStatus status = open_bytes(r, t, all[t]);
+        if (status != ATTN_OK)
+            return status;
     }
     set_problem(r);
     return ATTN_OK;

@@ -5,7 +5,8 @@
  *
  * What can be turned exactly is turned, outside of what is timed and counted: tensors with other
  * strides become contiguous copies, and on a CPU 16 bits are widened before and rounded after a
- * pass (but for a rung that rounds between its steps). What cannot be, the rung skips.
+ * pass (but for a rung that rounds between its steps). e4m3 becomes bytes and scales. What cannot
+ * be, the rung skips.
  *
  *     rung_open     Problem from args; copies of the inputs
  *     rung_load     before a pass: work space, poisoned outputs; before a backward one the O that
@@ -38,6 +39,7 @@ typedef struct RungRun {
     AttnArgs args;
     Problem p;
     void *copy[RUNG_TENSORS]; /* contiguous, of the rung's dtype; NULL: args' own tensor serves */
+    float *scales[3];         /* E4M3: of Q, K and V, behind the bytes in their copies */
     int64_t *visits;          /* of a rung that goes in steps */
     size_t work_bytes;        /* that the last rung_load asked for */
 } RungRun;

@@ -216,6 +216,7 @@ static void op_exchange(Block &b, int warp, u32 mask)
                                                    ", which the mask does not name"});
     }
     count_kind(K_SHUFFLE);
+    trace(SHUFFLE, 0);
 }
 
 u64 collect(Collective kind, unsigned mask, u64 value, int argument, int width)
@@ -255,7 +256,9 @@ static void release(Block &b, Barrier &bar, Fiber *last)
         for (int w = 0; w < launch_now.warps; w++)
             if (is_whole_warp(b, bar, w))
                 merge_warp(b, w);
+    const u32 phase = bar.phase + 1;
     bar = Barrier();
+    bar.phase = phase;
     progress++;
 }
 
@@ -313,6 +316,8 @@ static void block_barrier(u32 pc, int line, int kind, int predicate, int *vote)
     bar.sites.push_back(pc);
     bar.lines.push_back(line);
     bar.came.push_back(f);
+    trace(ARRIVE, pc, 0, phase_of(0, bar.phase));
+    trace(AWAIT, pc, 0, phase_of(0, bar.phase));
     bar.vote[0] += predicate != 0;
     bar.vote[1] = bar.vote[1] && predicate;
     bar.vote[2] = bar.vote[2] || predicate;
@@ -374,6 +379,9 @@ void barrier_arrive(int id, int threads, bool wait, u32 pc)
     bar.arrived++;
     bar.sites.push_back(pc);
     bar.came.push_back(me);
+    trace(ARRIVE, pc, 0, phase_of((u32)id, bar.phase));
+    if (wait)
+        trace(AWAIT, pc, 0, phase_of((u32)id, bar.phase));
     if (bar.arrived >= threads) {
         release(b, bar, wait ? me : nullptr);
         return;
@@ -475,6 +483,8 @@ static Block *take_block(void)
     }
     Block *b = new Block();
     b->stacks = (char *)map_memory((size_t)STACK * MAX_THREADS);
+    for (int i = 0; i < MAX_THREADS; i++) /* where it may not go fails: only one thing less seen */
+        (void)!mprotect(b->stacks + (size_t)i * STACK, 4096, PROT_NONE);
     b->smem = (char *)map_memory(WINDOW);
     return b;
 }
@@ -660,6 +670,8 @@ static void end_block(Block *b)
     if (flags.count)
         for (int w = 0; w < launch_now.warps; w++)
             merge_warp(*b, w);
+    if (flags.stages)
+        note_stages(*b);
     idle_blocks.push_back(b);
     blocks_ended++;
 }
@@ -712,6 +724,7 @@ void run(const Config &c, const char *name, void (*body)(void *), void *argument
     (void)watched;
     launch_now.config = c;
     launch_now.name = name;
+    launch_now.pc = SIMT_PC;
     launch_now.arguments = arguments;
     launch_now.threads = (int)(c.block.x * c.block.y * c.block.z);
     launch_now.warps = (launch_now.threads + 31) / 32;

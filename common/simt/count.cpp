@@ -32,7 +32,8 @@ struct Kernel {
     int threads;
     size_t smem;
 };
-static std::map<std::string, Kernel> kernels;
+/* By name and launch: two kernels may have one name. */
+static std::map<std::pair<std::string, u32>, Kernel> kernels;
 static Kernel *now;
 static std::map<u32, std::string> pictures; /* of the lines that --show asks for */
 
@@ -41,11 +42,12 @@ void count_launch(void)
     if (!flags.count)
         return;
     const Config &c = launch_now.config;
-    now = &kernels[launch_now.name];
+    now = &kernels[{launch_now.name, launch_now.pc}];
     now->launches++;
     now->blocks += (long)c.grid.x * c.grid.y * c.grid.z;
     now->threads = launch_now.threads;
     now->smem = std::max(now->smem, c.smem);
+    trace_launch();
 }
 
 void count_kind(Kind kind, long warps, long flops)
@@ -118,6 +120,14 @@ static void count_global(Stat &s, const Log *l, int n, int size)
     s.sectors += m;
     s.ideal_sectors += (q + 31) / 32;
     s.bytes += q;
+}
+
+long cost_of(const Log *l, int n, long *ideal)
+{
+    Stat s = {};
+    (l->shared ? count_shared : count_global)(s, l, n, l->size);
+    *ideal = s.ideal + s.ideal_sectors;
+    return s.waves + s.sectors;
 }
 
 /* --show: which lane touches which bank, or which sector, in the first request of a line. */
@@ -197,6 +207,8 @@ void merge_warp(Block &b, int warp)
     Fiber **f = warp_of(b, warp);
     const int n = lanes_of(warp);
     const size_t length = f[0]->log.size();
+    if (flags.trace)
+        trace_merge(b, warp);
     bool same = true;
     for (int i = 1; i < n && same; i++) {
         same = f[i]->log.size() == length;
@@ -278,6 +290,13 @@ static void print_pictures(FILE *to, const Kernel &k)
 
 void print_counts(FILE *to)
 {
+    std::vector<u32> pcs;
+    for (const auto &entry : kernels) {
+        pcs.push_back(entry.first.second);
+        for (const auto &a : entry.second.at)
+            pcs.push_back(a.first);
+    }
+    symbolize(pcs);
     for (const auto &entry : kernels) {
         const Kernel &k = entry.second;
         Stat all[2] = {};
@@ -292,8 +311,9 @@ void print_counts(FILE *to)
             all[t.write].bytes += t.bytes;
             all[t.write].requests += t.requests;
         }
-        fprintf(to, "count: kernel %s: %ld launch%s, %ld blocks of %d threads\n",
-                entry.first.c_str(), k.launches, k.launches == 1 ? "" : "es", k.blocks, k.threads);
+        fprintf(to, "count: kernel %s, %s: %ld launch%s, %ld blocks of %d threads\n",
+                entry.first.first.c_str(), place(entry.first.second).c_str(), k.launches,
+                k.launches == 1 ? "" : "es", k.blocks, k.threads);
         for (int w = 0; w < 2; w++)
             fprintf(to,
                     "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "

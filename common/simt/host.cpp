@@ -7,6 +7,7 @@
  */
 #include "machine.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -144,7 +145,9 @@ static cudaError_t allocate(void **p, size_t bytes, bool managed)
         return last_error = cudaErrorMemoryAllocation;
     memory[(uintptr_t)at + bytes] = {(uintptr_t)at, (uintptr_t)at + bytes, {}, managed};
     *p = at;
-    return simtPoison(at, bytes);
+    simtPoison(at, bytes);
+    mark_written((uintptr_t)at, bytes, managed); /* what the host writes there nobody sees */
+    return cudaSuccess;
 }
 
 cudaError_t simtMalloc(void **p, size_t bytes)
@@ -322,6 +325,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     a->type = !m           ? cudaMemoryTypeUnregistered
               : m->managed ? cudaMemoryTypeManaged
                            : cudaMemoryTypeDevice;
+    a->devicePointer = m ? (void *)p : nullptr;
     return cudaSuccess;
 }
 
@@ -330,6 +334,18 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 cudaError_t cudaDeviceSynchronize(void)
 {
     return finished();
+}
+cudaError_t cudaDeviceReset(void)
+{
+    return finished();
+}
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
+{
+    *all_bytes = (size_t)4 << 30;
+    *free_bytes = *all_bytes;
+    for (const auto &m : memory)
+        *free_bytes -= std::min(*free_bytes, (size_t)(m.second.hi - m.second.lo));
+    return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
@@ -440,7 +456,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     m.base = (char *)base;
     m.rank = rank;
     m.swizzle = swizzle;
-    m.element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+    m.element = type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1
+                : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                          : 2;
     if (rank < 1 || rank > 5 || (uintptr_t)base % 16)
         return CUDA_ERROR_INVALID_VALUE;
     for (u32 i = 0; i < 5; i++) {

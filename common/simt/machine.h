@@ -19,6 +19,7 @@
  *     ptx_warp.cpp  mma, ldmatrix, cp.async, single instructions
  *     ptx_async.cpp mbarrier, the copy engine (TMA), wgmma
  *     count.cpp     bytes, sectors, wavefronts, instructions
+ *     trace.cpp     a block in model ticks
  *     report.cpp    findings and counts as text
  *     host.cpp      the CUDA runtime's interface
  *
@@ -54,6 +55,10 @@ struct Flags {
     int blocks;  /* order of blocks: 0 in order, 1 backwards, 2 by seed */
     int seconds; /* CPU seconds without progress that are a finding */
     std::string lines, show;
+    bool trace;
+    int block;        /* that is traced */
+    std::string json; /* a file for it */
+    bool stages;      /* are told: how often each mbarrier was used */
 };
 extern const Flags flags;
 
@@ -182,6 +187,7 @@ struct Fiber {
     /* asynchronous work */
     std::vector<Copy> open;
     std::vector<std::vector<Copy>> groups;
+    u32 groups_done;
     std::vector<Product> products;
     std::vector<std::vector<Product>> product_groups;
     std::map<float *, Accumulator> accumulators;
@@ -194,6 +200,7 @@ struct Fiber {
 
 struct Barrier {
     int arrived = 0, expected = 0;
+    u32 phase = 0;
     std::vector<Fiber *> waiting, came;
     std::vector<u32> sites;
     std::vector<int> lines;
@@ -248,6 +255,7 @@ struct Block {
 struct Launch {
     Config config{1, 1};
     const char *name;
+    u32 pc; /* of the launch */
     void (*body)(void *);
     void *arguments;
     int threads, warps;
@@ -268,7 +276,7 @@ extern volatile sig_atomic_t given_up; /* not 0: nothing else happens any more *
 
 /* Where the caller of a runtime function stands, as an offset into the program. */
 extern uintptr_t program_lo, program_hi;
-#define SIMT_PC ((u32)((uintptr_t)__builtin_return_address(0) - 1 - simt::program_lo))
+#define SIMT_PC ((simt::u32)((uintptr_t)__builtin_return_address(0) - 1 - simt::program_lo))
 
 /* A thread's place in a clock; the engine's is the last. */
 static inline size_t slot_of(int thread)
@@ -319,6 +327,8 @@ void check_pending(float x, u32 pc);
 /* ptx_async.cpp */
 bool land_for_waiters(Block &b);
 void end_of_thread(Fiber *f);
+void note_stages(const Block &b); /* how often its mbarriers and groups of copies were used */
+void print_stages(FILE *to);
 
 /* count.cpp */
 enum Kind {
@@ -335,12 +345,42 @@ enum Kind {
     K_MBARRIER,
     KINDS
 };
+/* Wavefronts or sectors of one request: n lanes' accesses by one instruction. */
+long cost_of(const Log *l, int n, long *ideal);
 void count_access(u32 pc, const Log *l, int n);
 void count_engine(u32 pc, bool write, long bytes, long sectors);
 void count_kind(Kind kind, long warps_of_32 = 1, long flops = 0);
 void merge_warp(Block &b, int warp);
 void count_launch(void);
 void print_counts(FILE *to);
+
+/* trace.cpp: what the first lane of each warp of one block does */
+enum Act {
+    GLOBAL_READ,
+    GLOBAL_WRITE,
+    SHARED_READ,
+    SHARED_WRITE,
+    MMA,
+    WGMMA,
+    EXP,
+    SHUFFLE,
+    COPY, /* cp.async */
+    ENGINE_COPY,
+    ENGINE_STORE,
+    COMMIT, /* n: of what, an Act */
+    WAIT,   /* key: for how many groups at most */
+    ARRIVE, /* key: of a barrier's phase */
+    AWAIT
+};
+void trace(Act act, u32 pc, long n = 0, u64 key = 0);
+void trace_request(u32 pc, const Log *l, int n); /* of the warp at once: ldmatrix */
+void trace_launch(void);
+void trace_merge(Block &b, int warp);
+void print_trace(FILE *to);
+static inline u64 phase_of(u32 barrier, u32 phase)
+{
+    return (u64)barrier << 32 | phase;
+}
 
 /* report.cpp */
 enum Rule {
@@ -384,7 +424,8 @@ std::string who(const Fiber *f);
 std::string who(const Access &a);
 bool has_findings(void);
 void print_report(void);
-std::string place(u32 pc); /* file:line, of the rung and of what it includes */
+std::string place(u32 pc);                   /* file:line, of the rung and of what it includes */
+void symbolize(const std::vector<u32> &pcs); /* for place: all of them by one call */
 /* The line of the kernel's code at which a signal came; where: its ucontext_t. */
 u32 kernel_line(const Fiber *f, void *where);
 [[noreturn]] void stop(int status);

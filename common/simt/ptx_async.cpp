@@ -12,7 +12,10 @@
  * here asks the second half of the clock (machine.h).
  */
 #include "machine.h"
+#include "tensor_sum.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace simt_ptx
@@ -111,6 +114,7 @@ void mbarrier_arrive(u32 bar, int bytes)
     if (!m)
         return;
     use(bar, pc);
+    trace(ARRIVE, pc, 0, phase_of(bar, m->phase));
     m->bytes += bytes;
     m->pending--;
     if (flags.check)
@@ -151,6 +155,7 @@ bool mbarrier_poll(u32 bar, u32 parity)
         return true;
     use(bar, pc);
     count_kind(K_MBARRIER, 0);
+    trace(AWAIT, pc, 0, phase_of(bar, m->phase - ((m->phase ^ parity) & 1)));
     if ((m->phase & 1) == (parity & 1))
         land(b, *m);
     if ((m->phase & 1) != (parity & 1)) {
@@ -259,6 +264,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
         engine_write(c, swizzle(to + place, t.swizzle), piece, pc);
     });
     count_engine(pc, false, got, got / 32);
+    trace(ENGINE_COPY, pc, c.bytes, phase_of(bar, m->phase));
     issue(*m, std::move(c));
 }
 
@@ -278,6 +284,7 @@ void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
         return;
     engine_write(c, to, std::string((const char *)from, bytes), pc);
     count_engine(pc, false, bytes, bytes / 32);
+    trace(ENGINE_COPY, pc, bytes, phase_of(bar, m->phase));
     issue(*m, std::move(c));
 }
 
@@ -310,6 +317,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
     count_engine(pc, true, put, put / 32);
+    trace(ENGINE_STORE, pc, put);
     if (happens_now())
         store(s);
     else
@@ -318,12 +326,14 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
 
 void bulk_commit(void)
 {
+    trace(COMMIT, SIMT_PC, ENGINE_STORE);
     me->store_groups.push_back(std::move(me->stores));
     me->stores.clear();
 }
 
 void bulk_wait(int n)
 {
+    trace(WAIT, SIMT_PC, ENGINE_STORE, (u64)n);
     while ((int)me->store_groups.size() > n) {
         const std::vector<Store> group = std::move(me->store_groups[0]);
         me->store_groups.erase(me->store_groups.begin());
@@ -398,7 +408,8 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
     a.pc = p.pc;
     f->products.push_back(p);
     if (f->lane % 32 == 0)
-        count_kind(K_WGMMA, 1, 2L * 16 * n * 16);
+        count_kind(K_WGMMA, 1, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
+    trace(WGMMA, p.pc, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
 }
 
 void wgmma_fence(void)
@@ -413,6 +424,7 @@ void wgmma_fence(void)
 
 void wgmma_commit(void)
 {
+    trace(COMMIT, SIMT_PC, WGMMA);
     me->product_groups.push_back(std::move(me->products));
     me->products.clear();
     /* by line, since all lanes must do the same */
@@ -482,6 +494,65 @@ static void multiply(Fiber **row, int warp, size_t q)
     }
 }
 
+/* The same of bytes, 32 to a step: tensor_sum.h. A byte that is NaN makes NaN. */
+static void load_bytes(Fiber *f, const Product &p, uint8_t (*to)[32], int rows, int row0, u64 desc)
+{
+    const u32 start = (u32)(desc & 0x3fff) << 4, stride = (u32)(desc >> 32 & 0x3fff) << 4;
+    if (desc >> 62 != 1)
+        report_finding(R_LIMIT, {p.pc, "simt knows operands of wgmma with the 128-byte swizzle "
+                                       "only"});
+    for (int i = 0; i < rows; i++)
+        for (u32 c = 0; c < 32; c += 16) {
+            const u32 r = (u32)(row0 + i);
+            const u32 a =
+                swizzle(start + r / 8 * stride + r % 8 * 128 + c, CU_TENSOR_MAP_SWIZZLE_128B);
+            if (!flags.check ||
+                check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)", p.clock.get()))
+                memcpy(&to[i][c], shared_at(a), 16);
+        }
+}
+
+static bool to_numbers(TensorSumNumber *to, const uint8_t *from)
+{
+    bool nan = false;
+    for (int k = 0; k < 32; k++) {
+        to[k] = tensor_sum_number(from[k]);
+        nan = nan || (from[k] & 0x7f) == 0x7f;
+    }
+    return nan;
+}
+
+static void multiply_bytes(Fiber **row, int warp, size_t q)
+{
+    static uint8_t A[16][32], B[256][32];
+    static TensorSumNumber a[16][32], b[256][32];
+    bool nan_a[16], nan_b[256];
+    const Product &p = row[0]->product_groups[0][q];
+    if (p.from_registers) {
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 4; i++)
+                memcpy(&A[l / 4 + i % 2 * 8][l % 4 * 4 + i / 2 * 16],
+                       &row[l]->product_groups[0][q].A[i], 4);
+    } else {
+        load_bytes(row[0], p, A, 16, warp % 4 * 16, p.A_desc);
+    }
+    load_bytes(row[0], p, B, p.n, 0, p.B_desc);
+    for (int i = 0; i < 16; i++)
+        nan_a[i] = to_numbers(a[i], A[i]);
+    for (int j = 0; j < p.n; j++)
+        nan_b[j] = to_numbers(b[j], B[j]);
+    for (int l = 0; l < 32; l++) {
+        const Product &own = row[l]->product_groups[0][q];
+        float *c = row[l]->accumulators[own.C].values.data();
+        for (int at = 0; at < p.n / 2; at++) {
+            const int i = l / 4 + at / 2 % 2 * 8, j = at / 4 * 8 + 2 * (l % 4) + at % 2;
+            const float before = own.add ? c[at] : 0.0f;
+            c[at] = nan_a[i] || nan_b[j] || !std::isfinite(before) ? NAN
+                                                                   : tensor_sum(a[i], b[j], before);
+        }
+    }
+}
+
 static void retire(Fiber *f, const Product &p)
 {
     Accumulator &a = f->accumulators[p.C];
@@ -503,7 +574,8 @@ static void op_products(Block &b, int warp, u32)
     const int keep = *(int *)row[0]->argument;
     while ((int)row[0]->product_groups.size() > keep) {
         for (size_t q = 0; q < row[0]->product_groups[0].size(); q++) {
-            multiply(row, warp, q);
+            const bool bytes = row[0]->product_groups[0][q].type == simt_ptx::is_e4m3;
+            (bytes ? multiply_bytes : multiply)(row, warp, q);
             for (int l = 0; l < 32; l++)
                 retire(row[l], row[l]->product_groups[0][q]);
         }
@@ -517,6 +589,7 @@ static void op_products(Block &b, int warp, u32)
 
 void wgmma_wait(int n)
 {
+    trace(WAIT, SIMT_PC, WGMMA, (u64)n);
     rendezvous(~0u, op_products, &n, "wgmma.wait_group", SIMT_PC);
 }
 } // namespace simt_ptx
@@ -534,6 +607,46 @@ bool land_for_waiters(Block &b)
             return true;
         }
     return false;
+}
+
+/* By kernel and place in shared memory: the line that made the mbarrier, and its most phases in a
+ * block. Place 0: the most groups of cp.async that a thread waited for. */
+static std::map<std::pair<std::string, u32>, std::pair<u32, u32>> stages;
+
+static void note_stage(u32 place, u32 pc, u32 uses)
+{
+    auto &s = stages[{launch_now.name, place}];
+    s = {pc, std::max(s.second, uses)};
+}
+
+void note_stages(const Block &b)
+{
+    for (const auto &m : b.mbarriers)
+        note_stage(m.first, m.second.pc, m.second.phase);
+    for (int i = 0; i < launch_now.threads; i++)
+        if (b.fibers[i]->groups_done)
+            note_stage(0, 0, b.fibers[i]->groups_done);
+}
+
+/* A mistake in a ring of stages shows when a stage is used again. */
+void print_stages(FILE *to)
+{
+    for (const auto &s : stages)
+        if (s.first.second == 0)
+            fprintf(to, "simt: a thread of %s waited for up to %u groups of copies\n",
+                    s.first.first.c_str(), s.second.second);
+    std::map<std::pair<std::string, std::string>, std::vector<u32>> uses;
+    for (const auto &s : stages)
+        if (s.first.second)
+            uses[{s.first.first, place(s.second.first)}].push_back(s.second.second);
+    for (const auto &u : uses) {
+        const auto less =
+            std::count_if(u.second.begin(), u.second.end(), [](u32 phases) { return phases < 3; });
+        fprintf(to,
+                "simt: %zu mbarriers of %s, made at %s: %zu used three times or more, %ld less\n",
+                u.second.size(), u.first.first.c_str(), u.first.second.c_str(),
+                u.second.size() - (size_t)less, (long)less);
+    }
 }
 
 void end_of_thread(Fiber *f)

@@ -96,6 +96,7 @@ static void op_mma(Block &b, int warp, u32)
         for (int i = 0; i < 4; i++)
             ((Mma *)row[l]->argument)->D[i] = C[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
     count_kind(K_MMA, 1, 2L * 16 * 8 * depth);
+    trace(MMA, 0, 2L * 16 * 8 * depth);
 }
 
 void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C)
@@ -134,6 +135,7 @@ static void op_matrices(Block &b, int warp, u32)
     }
     if (flags.count)
         count_access(pc, log, n);
+    trace_request(pc, log, n);
     count_kind(m0.store ? K_STMATRIX : K_LDMATRIX);
     for (int l = 0; l < 32; l++) {
         const Matrices &m = *(Matrices *)row[l]->argument;
@@ -193,6 +195,7 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
     if (flags.count && valid)
         f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
     count_kind(K_CP_ASYNC, 0);
+    trace(COPY, pc, 32L * valid);
     Copy c = {to, pc, (const char *)from, bytes, valid};
     if (happens_now()) {
         move(c);
@@ -203,6 +206,7 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
 
 void cp_commit(void)
 {
+    trace(COMMIT, SIMT_PC, COPY);
     me->groups.push_back(std::move(me->open));
     me->open.clear();
 }
@@ -222,6 +226,7 @@ static void cp_land(int keep)
             }
         }
         f->groups.erase(f->groups.begin());
+        f->groups_done++;
     }
     if (flags.check)
         settle_writes();
@@ -229,13 +234,14 @@ static void cp_land(int keep)
 
 void cp_wait(int n)
 {
+    trace(WAIT, SIMT_PC, COPY, (u64)n);
     cp_land(n);
 }
 
 void cp_wait_all(void)
 {
     cp_commit();
-    cp_land(0);
+    cp_wait(0);
 }
 
 /* --- single instructions -----------------------------------------------------------------------*/
@@ -266,6 +272,7 @@ float exp2_approx(float x)
 {
     check_pending(x, SIMT_PC);
     count_kind(K_EXP, 0);
+    trace(EXP, SIMT_PC);
     const float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.0f : y;
 }
@@ -278,13 +285,26 @@ u32 pack(float low, float high, Type type)
         return simt_to_bf16(low) | (u32)simt_to_bf16(high) << 16;
     return simt_to_f16(low) | (u32)simt_to_f16(high) << 16;
 }
+/* To the nearest, ties to even; above 448 to 448. */
+u32 pack_e4m3(float x)
+{
+    check_pending(x, SIMT_PC);
+    const float size = fabsf(x);
+    const u32 sign = std::signbit(x) ? 0x80 : 0;
+    if (!(size < 448.0f))
+        return std::isnan(x) ? 0x7f : sign | 0x7e;
+    const int e = size < 0x1p-6f ? -6 : ilogbf(size); /* 3 bits of fraction, and none below 2^-9 */
+    return sign | (u32)((e + 6) * 8 + (int)nearbyintf(ldexpf(size, 3 - e)));
+}
 } // namespace simt_ptx
 
 namespace simt
 {
 void count_exp(void)
 {
-    if (me)
-        count_kind(K_EXP, 0);
+    if (!me)
+        return;
+    count_kind(K_EXP, 0);
+    trace(EXP, SIMT_PC);
 }
 } // namespace simt

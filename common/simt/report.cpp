@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <execinfo.h>
 #include <link.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -34,10 +35,18 @@ static std::string word(const char *name)
     return text ? text : "";
 }
 
-const Flags flags = {number("SIMT_CHECK", 0) != 0, number("SIMT_COUNT", 0) != 0,
-                     number("SIMT_EARLY", 0),      number("SIMT_SEED", 0),
-                     number("SIMT_BLOCKS", 0),     number("SIMT_SECONDS", 10),
-                     word("SIMT_LINES"),           word("SIMT_SHOW")};
+const Flags flags = {number("SIMT_CHECK", 0) != 0,
+                     number("SIMT_COUNT", 0) || number("SIMT_TRACE", 0),
+                     number("SIMT_EARLY", 0),
+                     number("SIMT_SEED", 0),
+                     number("SIMT_BLOCKS", 0),
+                     number("SIMT_SECONDS", 10),
+                     word("SIMT_LINES"),
+                     word("SIMT_SHOW"),
+                     number("SIMT_TRACE", 0) != 0,
+                     number("SIMT_BLOCK", 0),
+                     word("SIMT_JSON"),
+                     number("SIMT_STAGES", 0) != 0};
 
 /* --- the rules ---------------------------------------------------------------------------------*/
 
@@ -122,7 +131,7 @@ static Frame parse_frame(const std::string &text)
     return f;
 }
 
-static void symbolize(const std::vector<u32> &pcs)
+void symbolize(const std::vector<u32> &pcs)
 {
     char asked[] = "/tmp/simt-XXXXXX";
     const int fd = mkstemp(asked);
@@ -193,13 +202,15 @@ u32 kernel_line(const Fiber *f, void *where)
     uintptr_t *frame = (uintptr_t *)c->uc_mcontext.regs[29];
 #endif
     std::vector<u32> all;
-    for (int depth = 0; depth < 24; depth++) {
+    void *host[24];
+    const int calls = f ? 0 : backtrace(host, 24);
+    for (int i = 0; i < calls; i++)
+        if ((uintptr_t)host[i] >= program_lo && (uintptr_t)host[i] < program_hi)
+            all.push_back((u32)((uintptr_t)host[i] - program_lo) - 1);
+    for (int depth = 0; f && depth < 24; depth++) {
         if (pc >= program_lo && pc < program_hi)
             all.push_back((u32)(pc - program_lo) - (depth > 0));
-        const uintptr_t at = (uintptr_t)frame - (uintptr_t)(f ? f->stack : nullptr);
-        if (f && at >= STACK - 16)
-            break;
-        if (!f && depth > 0)
+        if ((uintptr_t)frame - (uintptr_t)f->stack >= STACK - 16)
             break;
         pc = frame[1];
         frame = (uintptr_t *)frame[0];
@@ -321,7 +332,11 @@ void print_report(void)
     if (flags.check || !all.empty())
         fprintf(stderr, "simt: %d finding%s, %d warning%s\n", real, real == 1 ? "" : "s", warnings,
                 warnings == 1 ? "" : "s");
-    if (flags.count)
+    if (flags.stages)
+        print_stages(stderr);
+    if (flags.trace)
+        print_trace(stdout);
+    else if (flags.count)
         print_counts(stdout);
     fflush(stdout);
 }
@@ -358,6 +373,8 @@ static void crash(int signal, siginfo_t *info, void *where)
     Rule rule = R_CRASH;
     if (signal == SIGFPE) {
         text += " divides an integer by zero";
+    } else if (signal == SIGABRT) {
+        text += " aborts";
     } else if (signal == SIGILL) {
         text += " comes to a place that no program may come to";
     } else if (!f && memory_of(a)) {
@@ -392,7 +409,7 @@ __attribute__((constructor)) static void begin(void)
     struct sigaction act = {};
     act.sa_sigaction = crash;
     act.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL})
+    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
         sigaction(s, &act, nullptr);
 }
 
@@ -409,12 +426,24 @@ void trap(void)
     stop(1);
 }
 
+[[noreturn]] static void aborts(u32 pc)
+{
+    report_finding(R_CRASH, {pc, (me ? who(me) : "the host's code") + " calls abort()"});
+    stop(1);
+}
+
 void device_assert(const char *expression, const char *, int)
 {
     report_finding(R_ASSERT, {SIMT_PC, (me ? who(me) : "the host") + ": " + expression});
     stop(1);
 }
 } // namespace simt
+
+/* In place of the C library's, from which no way leads back to the line. */
+extern "C" void abort(void)
+{
+    simt::aborts(SIMT_PC);
+}
 
 /* --- for a program that judges kernels ---------------------------------------------------------*/
 

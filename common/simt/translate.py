@@ -31,6 +31,11 @@ SCALED = (r"\{\.reg \.pred (\w+);setp\.ne\.b32 \1,<add>,0;wgmma\.mma_async\.sync
 FROM_REGISTERS = (r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<t>bf16|f16)\."
                   r"(?P=t) \{(?P<c>[%\d,]+)\},\{<a0>,<a1>,<a2>,<a3>\},<b>,(?P<add>[01]),1,1,"
                   r"(?P<tb>[01]);")
+# e4m3: 32 numbers a step, and no operand that could be transposed
+BYTES = (r"\{\.reg \.pred (\w+);setp\.ne\.b32 \1,<add>,0;wgmma\.mma_async\.sync\.aligned\."
+         r"m64n(?P<n>\d+)k32\.f32\.e4m3\.e4m3 \{(?P<c>[%\d,]+)\},")
+PACK4 = (r"\{\.reg \.b16 (\w+),(\w+);cvt\.rn\.satfinite\.e4m3x2\.f32 \1,<x1>,<x0>;"
+         r"cvt\.rn\.satfinite\.e4m3x2\.f32 \2,<x3>,<x2>;mov\.b32 <r>,\{\1,\2\};\}")
 TENSOR = r"cp\.async\.bulk\.tensor\.(?P<rank>[2-5])d\."
 AT = r"\{(?P<at>[%\d,]+)\}"
 TABLE = [
@@ -53,6 +58,9 @@ TABLE = [
     # tensor cores, by warpgroups
     (SCALED, "wgmma<{n},{t},{ta},{tb}>({c},{a},{b},{add})"),
     (FROM_REGISTERS, "wgmma_registers<{n},{t},{tb}>({c},{a0},{a1},{a2},{a3},{b},{add})"),
+    (BYTES + r"<a>,<b>,\1,1,1;\}", "wgmma<{n},simt_ptx::is_e4m3,0,0>({c},{a},{b},{add})"),
+    (BYTES + r"\{<a0>,<a1>,<a2>,<a3>\},<b>,\1,1,1;\}",
+     "wgmma_registers<{n},simt_ptx::is_e4m3,0>({c},{a0},{a1},{a2},{a3},{b},{add})"),
     (r"wgmma\.fence\.sync\.aligned;", "wgmma_fence()"),
     (r"wgmma\.commit_group\.sync\.aligned;", "wgmma_commit()"),
     (r"wgmma\.wait_group\.sync\.aligned <n>;", "wgmma_wait({n})"),
@@ -105,6 +113,7 @@ TABLE = [
     (r"ex2\.approx(?P<ftz>\.ftz)?\.f32 <y>,<x>;", "ex2({y},{x})"),
     (r"tanh\.approx\.f32 <y>,<x>;", "tanh_approx({y},{x})"),
     (r"cvt\.rn\.(?P<t>bf16|f16)x2\.f32 <r>,<high>,<low>;", "cvt_x2<{t}>({r},{high},{low})"),
+    (PACK4, "cvt_e4m3x4({r},{x0},{x1},{x2},{x3})"),
     (r"cvt\.rna\.tf32\.f32 <r>,<x>;", "cvt_tf32({r},{x})"),
     (r"mov\.u32 <r>,%%(?P<of>tid|ctaid|ntid|nctaid)\.(?P<axis>[xyz]);", "mov_{of}({r}).{axis}"),
     (r"mov\.u32 <r>,%%laneid;", "mov_lane({r})"),

@@ -288,8 +288,10 @@ def expand_run(context, _page, words, options):
             raise DocsError(f"run: {shlex.join(words)}: no line begins with {options['before']}")
     if "from" in options or "to" in options:
         output = cut(output, options.get("from", ""), options.get("to", ""), words[0])
-    shown_as = shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
-    return f"\n{fence('console', '$ ' + shown_as + chr(10) + output.rstrip())}\n"
+    shown_as = "$ " + shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
+    folded = textwrap.wrap(shown_as, 82, break_long_words=False, break_on_hyphens=False,
+                           subsequent_indent="      ")
+    return "\n" + fence("console", " \\\n".join(folded) + "\n" + output.rstrip()) + "\n"
 
 
 EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,

@@ -20,6 +20,7 @@ TXT
     naive) printf '%s\n' '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 40 -d 24 --backward' ;;
     tiled_softmax) printf '%s\n' '--rows 3 --cols 1025' '--rows 1 --cols 70000' ;;
     flash_forward) # each compiled head dimension and padded ones, aligned rows and not
+        echo '--dtype e4m3 -H 2 --kv-heads 1 --seq-q 140 --seq-kv 600 -d 128 --causal'
         for dtype in f32 f16 bf16; do
             printf -- "--dtype $dtype %s\n" \
                 '-H 2 --seq-q 140 --seq-kv 130 -d 32 --causal' \

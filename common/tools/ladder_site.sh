@@ -30,10 +30,6 @@ site_rungs() {
 05_sliding_window_online/cpu/v1_online_block.c
 05_sliding_window_online/cpu/v3_streaming.c -include units/stream_row.h
 TXT
-}
-
-# Stage 06: the methods, and what their timetables ask.
-site_methods() {
     ls 06_ring_burst/methods/*.c
 }
 
@@ -56,8 +52,9 @@ site_object() {
         echo "build/steps/${site_o##*/}" && return 0
     fi
     clang --target=wasm32-wasi -std=gnu11 -O2 -flto -Wall -Werror -Wno-unknown-pragmas \
-        -Wno-unused-variable -D_WASI_EMULATED_MMAN -Icommon/wasm -Icommon -Icommon/attention \
-        -I06_ring_burst -I. "$@" -c -o "$site_o" "$site_c" && echo "$site_o"
+        -Wno-unused-variable -D_WASI_EMULATED_MMAN -Ibuild/steps -Icommon/wasm -Icommon \
+        -Icommon/attention -I06_ring_burst -I. "-fmacro-prefix-map=${SITE_RUNGS:-}/=" "$@" -c \
+        -o "$site_o" "$site_c" && echo "$site_o"
 }
 
 site_objects() {
@@ -65,9 +62,6 @@ site_objects() {
         # shellcheck disable=SC2086
         site_object "$1" "$site_file" $site_flags -include watch.h || exit 1
     done || return 1
-    for site_file in $(site_methods); do
-        site_object "$1" "$site_file" -include watch_ring.h || return 1
-    done
     for site_file in $(site_others); do
         site_object "$1" "$site_file" || return 1
     done
@@ -75,7 +69,8 @@ site_objects() {
 
 # site_wasm OUT: OUT/steps.wasm, and OUT/steps.wasm.js with all that pages need beside it.
 site_wasm() {
-    mkdir -p "$1"
+    mkdir -p "$1" build/steps
+    : >build/steps/attn_config.h # what Meson writes for a processor: a browser has one path
     site_objects "$1" >"$1/objects" || return 1
     # shellcheck disable=SC2046
     clang --target=wasm32-wasi -O2 -flto -mexec-model=reactor -Wl,--gc-sections -Wl,--strip-all \
@@ -83,13 +78,14 @@ site_wasm() {
         -lwasi-emulated-mman || return 1
     # shellcheck disable=SC2046
     python3 common/tools/site_sources.py "$1/steps.wasm" $(site_rungs | cut -d ' ' -f 1) \
-        $(site_methods) >"$1/new.js" && mv "$1/new.js" "$1/steps.wasm.js"
+        >"$1/new.js" && mv "$1/new.js" "$1/steps.wasm.js"
 }
 
 # Nothing that it is made of has changed since.
 site_wasm_is_new() {
     [ -z "${SITE_OUT:-}" ] && [ -f build/steps/steps.wasm.js ] &&
-        [ -z "$(find 0* common docs/examples -newer build/steps/steps.wasm.js -name '*.[chnp]*')" ]
+        [ -z "$(find 0* common docs/examples docs/results -newer build/steps/steps.wasm.js \
+            -name '*.[chjnp]*')" ]
 }
 
 site_font=/usr/share/texmf/fonts/opentype/public/lm-math/latinmodern-math.otf

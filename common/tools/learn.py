@@ -78,8 +78,9 @@ def shown(path):
 
 FAREWELL = """\
 That was the last step. You can now write exact attention and its gradient from an empty file, in
-tiles, with any mask, and spread both over ranks; and you know where NaN comes from. What is left is
-speed: docs/lab, and a kernel of your own."""
+tiles, with any mask, and spread both over ranks. You know where NaN comes from, you have found bugs
+that libraries were shipped with, and you can count on paper what a kernel reads. What is left: a
+kernel of your own (./ladder simt runs it), and docs/lab."""
 
 
 def lesson_of(step):

@@ -25,6 +25,7 @@ PARTS = ["**Question.**", "**Write down a guess.**", "**What breaks if**", "**Ch
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 # What the docs tool inserts and nobody reads as sentences; an inserted number is read.
 INSERTED = re.compile(r"<!-- (code|diff|table|reading|ladder|run|lessons): .*?<!-- /\1 -->", re.S)
+TEX = re.compile(r"\$\$|\\(?:frac|sum|sqrt|mathrm|cdot|text)\b")
 # How a page came to be is no lesson.
 HISTORY = re.compile(r"(?i)\b(sessions?|(?:first|earlier|old) (?:draft|version)s?|rewritten)\b")
 
@@ -40,7 +41,7 @@ class Lesson:
         title = TITLE.match(self.text)
         self.number, self.title, minutes, self.gpu = title.groups() if title else ("", "", 0, "")
         self.minutes = int(minutes)
-        one_page = re.match(r"(\d\d)_", self.path.name)
+        one_page = re.match(r"(0\d)_", self.path.name)
         name = one_page or re.match(r"(\d\d)_", self.path.parent.name)
         self.stage = name.group(1)
         in_stage = re.match(r"\d+", self.path.name).group(0)
@@ -140,6 +141,10 @@ def problems(lesson, root):
         found.append(f"{len(figures(text))} figures, each page has one")
     if "ot yet recorded" in text:
         found.append("a number is not yet recorded: a lesson has no gaps (pending=hide)")
+    if lesson.stage != "00" and "Try it" not in text:
+        found.append("nothing to run: no 'Try it'")
+    if TEX.search(FENCED.sub(" ", text)):
+        found.append("a formula in TeX, which no terminal shows")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
     found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)

@@ -50,7 +50,7 @@ BUDGETS = {"cpu first": (7, 485), "cpu": (7, 540), "cpu backward": (7, 640), "cu
 MAX_ADDED, MIN_OWN = 120, 80
 STEPS_IN = ("03", "04")
 FIRST_OF_FAMILY = {("03", "v2_packing"), ("03", "v2_register_tiles"), ("03", "v3_mma"),
-                   ("03", "v9_wgmma"), ("04", "v2_packing"), ("04", "v2_mma"),
+                   ("03", "v9_wgmma"), ("03", "v15_fp8"), ("04", "v2_packing"), ("04", "v2_mma"),
                    ("04", "v3_transposed_scores"), ("04", "v10_wgmma")}
 # What the machine and the problem offer is no idea of a rung.
 MACHINE = {"problem.h", "problem.cuh", "mma.cuh", "hopper.cuh", "vector.h", "threads.h"}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """CUDA rungs on a CPU, for people: ./ladder simt.
 
-usage: ./ladder simt STAGE RUNG [check|count] [--lines] [--show LINE] [flags of the program]
+usage: ./ladder simt STAGE RUNG [check|count|trace] [flags]
        ./ladder simt STAGE FILE.cu ...      a file of one's own that registers itself like a rung
        ./ladder simt fuzz [--cases N] [--seed S] [STAGE]
 
@@ -11,10 +11,13 @@ usage: ./ladder simt STAGE RUNG [check|count] [--lines] [--show LINE] [flags of 
              so long that each stage of a pipeline is used three times
   count      bytes, sectors, wavefronts and instructions; --lines: for each line; --show LINE: which
              lane touches which bank or sector
+  trace      one block in model ticks: which warp waits, copies, multiplies; --block N; --json FILE
+             for ui.perfetto.dev
   fuzz       N random cases and schedules over every rung: each must be right and without a finding
 
-STAGE is a folder name or its number. Flags of the program: -N 200 -d 128 --dtype f16 --causal ...
-The schedule: --early (copies and products at the first moment), --random (by --seed S).
+STAGE is a folder name or its number. Other flags go to the program: -N 200 -d 128 --causal ...
+The schedule: --early (copies and products at the first moment), --random (by chance, the same one
+each time).
 Exit status: 0 good, 1 wrong or a finding, 2 bad usage.
 
 Interface: only used by ./ladder and tests/simt.
@@ -38,6 +41,7 @@ NEXT = {
     "clean": "next: ./ladder simt {stage} {name} count --lines; what this cannot see: "
              "docs/simt_limits.md",
     "found": "read: docs/gpu_on_paper.md shows how to read a finding",
+    "traced": "next: the same of another rung, to compare; docs/simt_limits.md says what a tick is",
     "counted": "next: docs/gpu_on_paper.md says what the numbers mean",
 }
 
@@ -59,17 +63,23 @@ def build(target, quiet=False):
     done = subprocess.run(["ninja", "-C", str(BUILD), f"common/simt/programs/{target}"],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stdout.split("\n")
+        said = done.stdout[max(done.stdout.rfind("\nFAILED"), 0):]
+        lines = [line for line in said.split("\n")
                  if not line.startswith(("[", "ninja", "FAILED")) and "compile.py" not in line]
         print("\n".join(lines[:40]), file=sys.stderr)
         sys.exit(2)
     return BUILD / "common/simt/programs" / target
 
 
+def from_here(file):
+    """Of the folder that ./ladder was called from."""
+    return pathlib.Path(os.environ.get("LADDER_FROM", "."), file).resolve()
+
+
 def choose(folder, what):
     """(program, name, registration) of a rung's name or of a file."""
     if what.endswith(".cu"):
-        path = pathlib.Path(os.environ.get("LADDER_FROM", "."), what).resolve()
+        path = from_here(what)
         if not path.is_file():
             refuse(f"found no file {path}")
         line = rungs.registration(path)
@@ -88,17 +98,19 @@ def choose(folder, what):
 
 def dtype_of(line):
     dtypes = line.get("dtypes", "F32 | F16 | BF16")
-    return "f32" if "F32" in dtypes else "bf16"
+    return "f32" if "F32" in dtypes else "e4m3" if "E4M3" in dtypes else "bf16"
 
 
 def case(mode, line, words):
     """Sizes for what is not given. In `check` each stage of a pipeline is used three times: tiles
     of 16 bits have up to 128 keys, those of float32 32, and none has more than three stages."""
     add = []
-    long = "200" if dtype_of(line) == "f32" else "900"
+    dtype = dtype_of(line)
+    length = {"check": "200" if dtype == "f32" else "900", "trace": "256"}.get(mode, "128")
+    d = "128" if dtype == "e4m3" else "64"
     for flags, value in ((("-B", "--batch"), "1"), (("-H", "--heads"), "2" if mode == "" else "1"),
-                         (("-N", "--seq", "--seq-q"), long if mode == "check" else "128"),
-                         (("-d", "--head-dim"), "64"), (("--dtype",), dtype_of(line))):
+                         (("-N", "--seq", "--seq-q"), length),
+                         (("-d", "--head-dim"), d), (("--dtype",), dtype)):
         if not any(word.split("=")[0] in flags for word in words):
             add += [flags[0], value]
     return add
@@ -120,10 +132,8 @@ def shown(text):
 
 def student(words):
     stage, what, *rest = words
-    mode = rest.pop(0) if rest and rest[0] in ("check", "count") else ""
-    environment = {"SIMT_CHECK": "1"} if mode == "check" else {}
-    if mode == "count":
-        environment = {"SIMT_COUNT": "1"}
+    mode = rest.pop(0) if rest and rest[0] in ("check", "count", "trace") else ""
+    environment = {f"SIMT_{mode.upper()}": "1", "SIMT_STAGES": "1"} if mode else {}
     flags = []
     while rest:
         word = rest.pop(0)
@@ -131,6 +141,10 @@ def student(words):
             environment["SIMT_LINES"] = "1"
         elif word == "--show" and rest:
             environment["SIMT_SHOW"] = rest.pop(0)
+        elif word == "--json" and mode == "trace" and rest:
+            environment["SIMT_JSON"] = str(from_here(rest.pop(0)))
+        elif word == "--block" and mode == "trace" and rest:
+            environment["SIMT_BLOCK"] = rest.pop(0)
         elif word == "--early":
             environment["SIMT_EARLY"] = "1"
         elif word == "--random":
@@ -144,15 +158,17 @@ def student(words):
     sys.stderr.write(done.stderr)
     if done.returncode > 1:
         return done.returncode
-    key = "found" if done.returncode else {"": "right", "check": "clean", "count": "counted"}[mode]
+    key = "found" if done.returncode else {
+        "": "right", "check": "clean", "count": "counted", "trace": "traced"}[mode]
     print(NEXT[key].format(stage=stage, name=what))
     return done.returncode if done.returncode in (0, 1, 2) else 1
 
 
 def fuzz_case(dice, line):
-    dtype = dice.choice([t.lower() for t in ("F32", "F16", "BF16")
+    dtype = dice.choice([t.lower() for t in ("F32", "F16", "BF16", "E4M3")
                          if t in line.get("dtypes", "F32 | F16 | BF16").split(" | ")])
-    words = ["--dtype", dtype, "-d", dice.choice(["64", "128"]), "-H", "2",
+    d = dice.choice(["64", "128"])
+    words = ["--dtype", dtype, "-d", "128" if dtype == "e4m3" else d, "-H", "2",
              "-N", str(dice.choice([1, 2, 31, 64, 65, 100, 129, 160, 200, 257]))]
     words += dice.choice([[], [], ["--causal"], ["--window", f"{dice.randrange(80)},0"],
                           ["--seq-kv", str(dice.randrange(1, 200))]])

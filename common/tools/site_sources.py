@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """site_sources.py WASM SOURCE...: what the step pages need beside the program, as a script on
-stdout, since browsers fetch nothing from files: the program itself, the lines of its rungs, and the
-tokens of docs/examples/hand_*.npy."""
+stdout, since browsers fetch nothing from files: the program itself, the lines of its rungs, the
+tokens of docs/examples/hand_*.npy, and the recorded traces of CUDA rungs."""
 import base64
 import json
 import pathlib
@@ -20,8 +20,12 @@ def hand(name):
 
 
 wasm, *sources = sys.argv[1:]
+traces = {p.stem.removeprefix("simt_trace_"): json.loads(p.read_text())
+          for p in sorted((ROOT / "docs/results").glob("simt_trace_*.json"))}
+sources += [f"03_flash_forward/cuda/{rung}.cu" for rung in traces]
 for name, value in (
         ("wasm_base64", base64.b64encode(pathlib.Path(wasm).read_bytes()).decode()),
         ("sources", {s: (ROOT / s).read_text().split("\n") for s in sources}),
+        ("traces", traces),
         ("hand", {n: hand(n) for n in ("q", "k", "v", "do", "k_turned", "v_turned")})):
     print(f"globalThis.steps_{name} = {json.dumps(value, separators=(',', ':'))};")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * warp_tile.cuh: what a warp does with a tile on tensor cores: fragments, the two products and the
- * online softmax. Rungs v3 to v8 are made of it; what a rung adds stands in its own file.
+ * warp_tile.cuh: what a warp of the forward pass does with a tile on tensor cores: fragments,
+ * the two products and the online softmax. Rungs v3 to v8 of stage 03 are made of it; what a rung
+ * adds stands in its own file.
  *
  * A block of 4 warps owns Br = 128 rows of Q and walks over tiles of Bc = 64 keys. A warp owns two
  * tiles of 16 rows ("m16 tiles") and keeps their S, P and O as accumulators of m16n8k16 products

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * wgmma_keys.cuh: what the Hopper rungs share: 64 keys of a warpgroup, and the tiles of queries
- * that they meet. Who loads, who waits for whom and in which order is what the rungs are about, and
- * stands in their own files.
+ * wgmma_keys.cuh: what the Hopper rungs of the backward pass share: 64 keys of a warpgroup, and the
+ * tiles of queries that they meet. (Forward owns rows instead: wgmma_rows.cuh.) Who loads,
+ * who waits for whom and in which order is what the rungs are about, and stands in their own files.
  *
  * A block has 128 keys, 64 for each of two warpgroups ("consumers"). The five products, for the
  * keys of a warpgroup and Br queries, [rows x columns]:

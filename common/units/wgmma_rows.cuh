@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * wgmma_rows.cuh: what the Hopper rungs share: 64 query rows of a warpgroup, from their key tiles
- * to the result. Who loads, who waits for whom and in which order is what the rungs are about, and
- * stands in their own files.
+ * wgmma_rows.cuh: what the Hopper rungs of the forward pass share: 64 query rows of a warpgroup,
+ * from their key tiles to the result. (Backward owns keys instead: wgmma_keys.cuh.) Who loads,
+ * who waits for whom and in which order is what the rungs are about, and stands in their own files.
  *
  * The loops are those of v1 to v8, and so is the arithmetic: m_i in powers of two, scale * log2(e)
  * inside the multiply-add in front of exp2, tiles that all rows see in full without a mask. Each
@@ -25,15 +25,18 @@
 
 #include "units/hopper.cuh"
 
-/* Br = 64 rows for each consumer warpgroup, Bc keys a tile, STAGES tiles of K and as many of V. */
-template <int D_, int Bc_, int CONSUMERS_, int STAGES_, bool OWN_O = false> struct WgmmaTile {
+/* Br = 64 rows for each consumer warpgroup, Bc keys a tile, STAGES tiles of K and as many of V. An
+ * element of Q, K and V has SIZE bytes. */
+template <int D_, int Bc_, int CONSUMERS_, int STAGES_, bool OWN_O = false, int SIZE = 2>
+struct WgmmaTile {
     static const int D = D_, Bc = Bc_, CONSUMERS = CONSUMERS_, STAGES = STAGES_;
     static const int Br = 64 * CONSUMERS;
-    static const int Q_BYTES = 64 * D * 2, K_BYTES = Bc * D * 2; /* Q: of one warpgroup */
-    static const int Q_PANEL = 64 * PANEL * 2, K_PANEL = Bc * PANEL * 2;
-    static const int K = CONSUMERS * Q_BYTES, V = K + STAGES * K_BYTES; /* bytes behind Q */
+    static const int Q_BYTES = 64 * D * SIZE, K_BYTES = Bc * D * SIZE; /* Q: of one warpgroup */
+    static const int O_BYTES = 64 * D * 2;
+    static const int Q_PANEL = 64 * PANEL * 2, K_PANEL = Bc * PANEL * 2; /* 128 bytes a row */
+    static const int K = CONSUMERS * Q_BYTES, V = K + STAGES * K_BYTES;  /* bytes behind Q */
     static const int END = V + STAGES * K_BYTES, O = OWN_O ? END : 0;
-    static const int Q_FULL = END + (OWN_O ? CONSUMERS * Q_BYTES : 0), Q_FREE = Q_FULL + 8;
+    static const int Q_FULL = END + (OWN_O ? CONSUMERS * O_BYTES : 0), Q_FREE = Q_FULL + 8;
     static const int K_FULL = Q_FREE + 8, V_FULL = K_FULL + 8 * STAGES;
     static const int K_FREE = V_FULL + 8 * STAGES, V_FREE = K_FREE + 8 * STAGES;
     static const int ALL = V_FREE + 8 * STAGES;

@@ -21,16 +21,15 @@
 #include "planner/shard.h"
 #include "runtime/ring_world.h"
 #include "watch.h"
-#include "watch_ring.h"
 
 enum { NUMBERS = 7, MOST_STEPS = 64, MOST_TOKENS = 64, MOST_D = 16 };
 
 static WatchAt at_line[3][RING_MAX_RANKS][MOST_STEPS]; /* pass, rank, step */
 
-void ring_line(const RingRank *r, const char *file, const char *function, int line)
+void watch_rank(const RingRank *r, WatchAt at)
 {
     if (r->step >= 0 && r->step < MOST_STEPS)
-        at_line[r->pass][r->rank][r->step] = (WatchAt){"ring", file, function, line};
+        at_line[r->pass][r->rank][r->step] = at;
 }
 
 static void append(WatchAt at, float kind, float a, float b, float c, float d, float e, float f)
@@ -72,16 +71,11 @@ static int replay_pair(const RingPlan *plan, const RingAction *a, Tokens *state)
     AttnStatus status = ATTN_NO_MEMORY;
     if (ring_shard_cut(&q, &plan->q[a->q.owner], 1, a->q.first, nq) == 0 &&
         ring_shard_cut(&k, &plan->k[a->k.owner], 1, a->k.first, nk) == 0) {
-        const AttnArgs args = {.shape = {1, 1, 1, nq, nk, d},
-                               .scale = plan->scale,
-                               .rule = plan->rule,
-                               .positions_q = attn_positions(q.segments, q.count),
-                               .positions_k = attn_positions(k.segments, k.count),
-                               .Q = view(Q, nq, d),
-                               .K = view(K, nk, d),
-                               .V = view(V, nk, d),
-                               .lse = lse,
-                               .threads = 1};
+        AttnArgs args = {.shape = {1, 1, 1, nq, nk, d}, .scale = plan->scale, .threads = 1};
+        args.positions_q = attn_positions(q.segments, q.count);
+        args.positions_k = attn_positions(k.segments, k.count);
+        args.Q = view(Q, nq, d), args.K = view(K, nk, d), args.V = view(V, nk, d);
+        args.rule = plan->rule, args.lse = lse;
         move_rows(&q, (float *)p->Q, Q, d, 0);
         move_rows(&k, (float *)p->K, K, d, 0);
         move_rows(&k, (float *)p->V, V, d, 0);
@@ -152,21 +146,14 @@ __attribute__((export_name("step_ring"))) int32_t step_ring(int32_t method, int3
 {
     const int32_t N = watch_problem->Nq, d = watch_problem->d;
     AttnSegment all = {0, N, 0, 0, 1};
-    AttnArgs args = {.shape = {1, 1, 1, N, N, d},
-                     .scale = watch_problem->scale,
-                     .rule = {left, causal ? 0 : -1},
-                     .positions_q = {&all, 1, &all},
-                     .positions_k = {&all, 1, &all},
-                     .threads = 1};
-    const RingSetup setup = {.method = (RingMethod)method,
-                             .layout = (RingLayout)layout,
-                             .ranks = ranks,
-                             .nodes = 1,
-                             .partials = ATTN_F32,
-                             .threads = 1};
+    AttnArgs args = {.shape = {1, 1, 1, N, N, d}, .rule = {left, causal ? 0 : -1}, .threads = 1};
+    RingSetup setup = {.ranks = ranks, .nodes = 1, .partials = ATTN_F32, .threads = 1};
     char why[256];
     RingPlan plan;
     int failed;
+    setup.method = (RingMethod)method, setup.layout = (RingLayout)layout;
+    args.positions_q = args.positions_k = (AttnPositions){&all, 1, &all};
+    args.scale = watch_problem->scale;
     args.dO.data = backward ? (void *)&at_line : NULL; /* that there is one is all that is asked */
     watch_clear();
     if (N > MOST_TOKENS || ring_plan_make(&plan, &args, &setup, why) != 0)

@@ -12,9 +12,9 @@
  *
  * Interface (exports; numbers are float32 and int32):
  * - step_case: sizes, band, seed; fills Q, K, V, dO with the native program's random numbers.
- * - step_buffer: where Q K V dO O lse dQ dK dV and the work space lie.
+ * - step_buffer: where Q K V dO O lse dQ dK dV, the work space, visits and the log lie.
  * - step_run: a rung's forward or backward pass. step_rows: the softmax of a query's row.
- *   Both return the length of the log at step_log, or -1.
+ *   Both return the length of the log, or -1.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -81,23 +81,16 @@ void watch_values(int op, WatchAt at, const float *slow, const float *values, in
            !(slow >= buffer_at(buffer) &&
              slow < buffer_at(buffer) + (buffer == WORK_SPACE ? WORK : MOST * MOST_D)))
         buffer--;
-    const float head[HEAD] = {(float)numbers,
-                              (float)op,
-                              (float)(uintptr_t)at.name,
-                              (float)(uintptr_t)at.file,
-                              (float)(uintptr_t)at.function,
-                              (float)at.line,
-                              (float)rows,
-                              (float)cols,
-                              (float)buffer,
-                              buffer < 0 ? 0 : (float)(slow - buffer_at(buffer)),
-                              (float)tile[0],
-                              (float)tile[1],
-                              (float)tile[2],
-                              (float)tile[3],
-                              watch_fast ? (float)watch_fast->loads : 0,
-                              watch_fast ? (float)watch_fast->stores : 0};
-    memcpy(lines + used, head, sizeof head);
+    const int64_t offset = buffer < 0 ? 0 : slow - buffer_at(buffer);
+    const int64_t loads = watch_fast ? watch_fast->loads : 0;
+    const int64_t stores = watch_fast ? watch_fast->stores : 0;
+    const intptr_t name = (intptr_t)at.name, file = (intptr_t)at.file;
+    const int64_t head[HEAD] = {numbers, op,      name,    file,    (intptr_t)at.function,
+                                at.line, rows,    cols,    buffer,  offset,
+                                tile[0], tile[1], tile[2], tile[3], loads,
+                                stores};
+    for (int k = 0; k < HEAD; k++)
+        lines[used + k] = (float)head[k];
     for (int64_t r = 0; r < rows; r++)
         memcpy(lines + used + HEAD + r * cols, values + r * ld, (size_t)cols * sizeof *values);
     used += numbers;
@@ -109,14 +102,9 @@ void access_counts_add(int64_t loads, int64_t stores)
     (void)loads, (void)stores;
 }
 
-EXPORT(step_buffer) float *step_buffer(int32_t buffer)
+EXPORT(step_buffer) void *step_buffer(int32_t buffer)
 {
-    return buffer_at(buffer);
-}
-
-EXPORT(step_log) float *step_log(void)
-{
-    return lines;
+    return buffer == BUFFERS ? visits : buffer > BUFFERS ? (void *)lines : buffer_at(buffer);
 }
 
 /* from, to: the band (problem.h). sram, Br, Bc: tile sizes of stage 03, of 04 and 05. -1: too
@@ -127,41 +115,18 @@ int32_t step_case(int32_t N, int32_t d, int32_t from, int32_t to, int32_t seed, 
 {
     if (N < 1 || N > MOST || d < 1 || d > MOST_D || Br < 1 || Bc < 1 || Br > 64 || Bc > 64)
         return -1;
-    problem = (Problem){.B = 1,
-                        .H = 1,
-                        .Hkv = 1,
-                        .Nq = N,
-                        .Nk = N,
-                        .d = d,
-                        .dtype = F32,
-                        .scale = 1.0f / sqrtf((float)d),
-                        .from = from,
-                        .to = to,
-                        .threads = 1,
-                        .Q = buffers[Q],
-                        .K = buffers[K],
-                        .V = buffers[V],
-                        .dO = buffers[DO],
-                        .O = buffers[O],
-                        .lse = buffers[LSE],
-                        .dQ = buffers[DQ],
-                        .dK = buffers[DK],
-                        .dV = buffers[DV],
-                        .work = work,
-                        .sram = sram,
-                        .block_q = Br,
-                        .block_kv = Bc,
-                        .visits = visits};
+    problem = (Problem){.Q = buffers[Q], .K = buffers[K], .V = buffers[V], .dO = buffers[DO]};
+    problem.O = buffers[O], problem.lse = buffers[LSE], problem.work = work;
+    problem.dQ = buffers[DQ], problem.dK = buffers[DK], problem.dV = buffers[DV];
+    problem.B = problem.H = problem.Hkv = problem.threads = 1;
+    problem.Nq = problem.Nk = N, problem.d = d, problem.dtype = F32;
+    problem.scale = 1.0f / sqrtf((float)d), problem.from = from, problem.to = to;
+    problem.sram = sram, problem.block_q = Br, problem.block_kv = Bc, problem.visits = visits;
     watch_rows = Br, watch_keys = Bc;
     for (int t = Q; t <= DO; t++)
         for (int e = 0; e < N * d; e++)
             buffers[t][e] = fill_value((uint64_t)seed, t + FILL_Q, (uint64_t)e, FILL_NORMAL);
     return 0;
-}
-
-EXPORT(step_visits) int64_t *step_visits(void)
-{
-    return visits;
 }
 
 static int32_t pass(const Rung *rung, int backward)

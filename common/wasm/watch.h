@@ -5,14 +5,12 @@
  * name, which call them and write a line into the log. A macro knows the line of C and the words of
  * its arguments ("fast->K_j"), so the page can show both.
  *
- *     load_tile(fast, fast->K_j, ...)     becomes     (load_tile(fast, fast->K_j, ...),
- *                                                      watch_values('<', "fast->K_j", line, ...))
- *
  * Interface:
  * - watch_values: one line of the log: `rows` x `cols` numbers. op: '<' into fast memory, '>' out
  *   of it, '=' computed, '*' a factor of a product, other letters: see the macros.
  * - watch_clear, watch_length: of the log.
  * - watch_tile: from now on this tile is at work. watch_fast: its fast memory.
+ * - watch_rank: in this line the rank asks for attention, in the step in which it is.
  */
 #ifndef WATCH_H
 #define WATCH_H
@@ -21,6 +19,7 @@
 
 #include "problem.h"
 #include "problem_rows.h"
+#include "runtime/rank.h"
 #include "units/exp.h"
 #include "units/gradient_tiles.h"
 #include "units/half_rows.h"
@@ -36,17 +35,23 @@ extern const FastMemory *watch_fast;
 extern const Problem *watch_problem;
 extern int watch_query;            /* of the last query_row */
 extern int watch_rows, watch_keys; /* in the place of stage 04's TILE_ROWS and TILE_KEYS */
+void watch_rank(const RingRank *r, WatchAt at);
 void watch_clear(void);
 int watch_length(void);
 void watch_tile(int64_t i, int64_t rows, int64_t j, int64_t cols);
 void watch_values(int op, WatchAt at, const float *slow, const float *values, int64_t rows,
                   int64_t cols, int64_t ld);
 
-#define AT(name)                                                                                   \
-    (WatchAt)                                                                                      \
-    {                                                                                              \
-        name, __FILE__, __func__, __LINE__                                                         \
-    }
+#define AT(name) ((WatchAt){name, __FILE__, __func__, __LINE__})
+
+/* A function with another name than below is an error here. */
+static inline void watch_names(void)
+{
+    (void)load_tile, (void)store_tile, (void)load_floats, (void)store_floats, (void)score_block;
+    (void)matmul, (void)score, (void)query_row, (void)key_row, (void)first_key, (void)softmax_push;
+    (void)softmax_merge, (void)store_row, (void)ring_see_keys, (void)ring_see_last_keys;
+    (void)ring_differentiate;
+}
 
 static inline float watch_number(int op, WatchAt at, float value)
 {
@@ -137,4 +142,11 @@ static inline void watch_state(WatchAt at, int64_t rows)
         watch_values('=', AT("P"), NULL, S, 1, (cache)->count, (cache)->count);                    \
         l_;                                                                                        \
     })
+
+/* --- ranks, while a method writes down its timetable (06) --------------------------------------*/
+
+#define ring_see_keys(r, s, k)      (watch_rank(r, AT("ring")), ring_see_keys(r, s, k))
+#define ring_see_last_keys(r, s, k) (watch_rank(r, AT("ring")), ring_see_last_keys(r, s, k))
+#define ring_differentiate(r, q, k, dQ, dK, dV)                                                    \
+    (watch_rank(r, AT("ring")), ring_differentiate(r, q, k, dQ, dK, dV))
 #endif

@@ -5,8 +5,9 @@ GitHub does not (order, pages of sources, maths, figures in the dark) is added h
 Interface (Sphinx calls these; environment LADDER_STEPS: the folder with steps.js and steps.css):
 - add_contents: the order of pages.           - link_sources, source_pages: C files as pages.
 - mathml: TeX, which browsers then draw without any script.      - short_titles: in the sidebar.
-- add_steps: the scripts of a step page.      - finish: index.html.
+- add_steps: the scripts of a step page.      - discover, parts: a lab page a rung.
 """
+import functools
 import html
 import os
 import pathlib
@@ -18,6 +19,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from sphinx import addnodes
+from sphinx.project import Project
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = pathlib.Path(os.environ["LADDER_STEPS"])
@@ -46,6 +48,9 @@ PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_pap
          ("Programs", ["README", "0?_*/README", "docs/reading", "docs/json_schema"]),
          ("Look up", ["docs/glossary", "docs/simt_limits", "docs/lab/README",
                       "docs/results/README", "docs/examples/README", "common/data/README"])]
+
+
+PARTED = "docs/lab/*_rungs"
 
 
 def pages(pattern):
@@ -77,12 +82,50 @@ def step_pages_of(lesson):
             if f"../{lesson.removeprefix('docs/')}.md" in text]
 
 
+@functools.cache
+def parts(page):
+    """{anchor: text}: what of a page stands in pages of its own, and under "" what is left."""
+    text, stage = (ROOT / f"{page}.md").read_text(), pathlib.PurePosixPath(page).name[:2]
+    level = "###" if "\n### " in text else "##"
+    found = {"": ""}
+    for piece in re.split(r"^(?=###? )", text, flags=re.M):
+        title = piece.partition("\n")[0].removeprefix(f"{level} ")
+        anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        if not piece.startswith(f"{level} "):
+            found[""] += piece
+        else:
+            anchor += "-1" * (anchor in found)
+            found[anchor] = re.sub(f"^{level[1:]}(?=#)", "", piece, flags=re.M).replace(
+                "# ", f"# {stage} ", 1)
+    here = pathlib.PurePosixPath(page).name  # what was on one page may be on another now
+    return {part: text.replace("](#", f"]({here}.md#") for part, text in found.items()}
+
+
+def discover(self, *patterns, whole=Project.discover):
+    """A part is a page whose text comes from the same file."""
+    whole(self, *patterns)
+    for page in set(pages(PARTED)) & set(self.docnames):
+        for part in filter(None, parts(page)):
+            self.docnames.add(f"{page}/{part}")
+            self._docname_to_path[f"{page}/{part}"] = self._docname_to_path[page]
+    return self.docnames
+
+
+Project.discover = discover
+
+
 def lessons():
     return sorted((p for p in pages("docs/0?_*/*") if not p.endswith("README")), key=numbers)
 
 
 def add_contents(app, docname, text):
-    if docname == root_doc:
+    page, _, part = docname.rpartition("/")
+    if page in pages(PARTED):
+        text[0] = parts(page)[part]
+    elif docname in pages(PARTED):
+        below = parts(docname)
+        text[0] = below[""] + toctree([f"{docname}/{part}" for part in below if part])
+    elif docname == root_doc:
         for name, patterns in PARTS:
             text[0] += toctree([p for t in patterns for p in sorted(pages(t), key=numbers)],
                                f":caption: {name}\n")
@@ -117,35 +160,38 @@ def left_out(path):
 def link_sources(app, doctree):
     """Links to files that are no pages, and to folders: they become pages to read. A link to what
     the book leaves out stays as words."""
-    here = pathlib.PurePosixPath(app.env.docname).parent
+    page = pathlib.PurePosixPath(app.env.docname).parent
+    here = page.parent if str(page) in pages(PARTED) else page
     for node in [*doctree.findall(addnodes.download_reference),
                  *doctree.findall(addnodes.pending_xref)]:
         path = os.path.normpath(here / node["reftarget"].partition("#")[0])
         if left_out(path) or left_out(node["reftarget"].lstrip("/") + ".md"):
             node.replace_self(node.children)
+        elif (node["reftarget"] in pages(PARTED)
+              and node["reftargetid"] in parts(node["reftarget"])):
+            node["reftarget"] += "/" + node["reftargetid"]
+            node["reftargetid"] = None
         elif (ROOT / path).is_dir() or isinstance(node, addnodes.download_reference) and not (
                 path.endswith((".json", ".jsonl", ".npy"))):
             app.env.ladder_sources.setdefault(app.env.docname, set()).add(path)
             node.replace_self(nodes.reference("", "", *node.children, internal=True,
-                                              refuri=os.path.relpath(f"source/{path}.html", here)))
+                                              refuri=os.path.relpath(f"source/{path}.html", page)))
 
 
-def start_environment(app):
-    if not hasattr(app.env, "ladder_sources"):
-        app.env.ladder_sources = {}
-
-
-def forget_page(app, env, docname):
-    env.ladder_sources.pop(docname, None)
+SOURCE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{path}</title>
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<link rel="stylesheet" href="{up}/_static/pygments.css">
+<link rel="stylesheet" href="{up}/_static/steps.css">
+<body class="source"><a href="{up}/index.html">Attention Ladder</a><h1>{path}</h1>{body}\n"""
 
 
 def source_pages(app):
-    paths = set().union(*app.env.ladder_sources.values())
-    for path in sorted(paths):
-        file = ROOT / path
+    """Plain pages: with the list of all pages at its side each would take ten times as long."""
+    for path in sorted(set().union(*app.env.ladder_sources.values())):
+        file, page = ROOT / path, pathlib.Path(app.outdir, "source", f"{path}.html")
         if file.is_dir():
-            names = [p.name for p in sorted(file.iterdir())]
-            body = "<ul>" + "".join(f"<li>{html.escape(n)}</li>" for n in names) + "</ul>"
+            names = [f"<li>{html.escape(p.name)}</li>" for p in sorted(file.iterdir())]
+            body = f"<ul>{''.join(names)}</ul>"
         else:
             try:
                 lexer = get_lexer_for_filename(path.replace(".cuh", ".cu"))
@@ -153,10 +199,11 @@ def source_pages(app):
                 lexer = TextLexer()
             body = highlight(file.read_text(errors="replace"), lexer,
                              HtmlFormatter(linenos="inline", lineanchors="L", cssclass="highlight"))
-        yield f"source/{path}", {"title": path, "body": f"<h1>{path}</h1>{body}"}, "page.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(SOURCE.format(path=path, body=body,
+                                      up=os.path.relpath(app.outdir, page.parent)))
+    return []
 
-
-# --- maths, titles, search, steps ----------------------------------------------------------------
 
 def mathml(display):
     def visit(self, node):
@@ -179,6 +226,22 @@ def time_below(app, doctree):
             title.parent.insert(title.parent.index(title) + 1, line)
 
 
+def one_value(app, doctree):
+    """A column that repeats one value goes; the value stands once, below the table."""
+    for group in list(doctree.findall(nodes.tgroup)):
+        rows, said = list(group.findall(nodes.row)), []
+        for k in reversed(range(len(rows[0]))):
+            values = {row[k].astext() for row in rows[1:]}
+            if len(rows) > 3 and len(values) == 1:
+                said.insert(0, f"{rows[0][k].astext()} {values.pop()}")
+                for parent in (*rows, group):  # a tgroup has its colspecs first
+                    del parent[k]
+        if said:
+            group["cols"] -= len(said)
+            below = nodes.paragraph("", "", nodes.emphasis("", f"In all rows: {', '.join(said)}."))
+            group.parent.parent.insert(group.parent.parent.index(group.parent) + 1, below)
+
+
 def short_titles(app, env):
     """... and away from the list of pages."""
     for page in env.found_docs:
@@ -189,7 +252,7 @@ def short_titles(app, env):
 
 def add_steps(app, pagename, templatename, context, doctree):
     if pagename.startswith("docs/steps/"):
-        for script in ("steps.wasm.js", "steps.js", "pages.js", "ring.js"):
+        for script in ("steps.wasm.js", "steps.js", "pages.js", "ring.js", "gpu.js"):
             app.add_js_file(script)
 
 
@@ -204,12 +267,13 @@ def finish(app, error):
 
 
 def setup(app):
-    app.connect("builder-inited", start_environment)
-    app.connect("env-purge-doc", forget_page)
+    app.connect("builder-inited", lambda app: vars(app.env).setdefault("ladder_sources", {}))
+    app.connect("env-purge-doc", lambda app, env, page: env.ladder_sources.pop(page, None))
     app.connect("env-get-outdated", read_again)
     app.connect("source-read", add_contents)
     app.connect("doctree-read", link_sources)
     app.connect("doctree-read", time_below)
+    app.connect("doctree-read", one_value)
     app.connect("env-updated", short_titles)
     app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", add_steps)

@@ -7,8 +7,8 @@ A page opened with ?selftest in headless Chromium presses the keys itself and wr
 shows at its end. Numbers are compared within one last digit: a browser has no fused multiply-add.
 What is not here (Sphinx in build/site-venv, clang for WebAssembly, Chromium) is skipped, and said.
 """
+import collections
 import concurrent.futures
-import html
 import json
 import os
 import pathlib
@@ -52,56 +52,51 @@ def saved(program, *flags):
         return found
 
 
-def shows(page, choices, static=None):
-    """What a page shows at each step; static: a folder in the place of the site's own scripts."""
-    with tempfile.TemporaryDirectory() as folder:
-        site = SITE
-        if static:
-            site = pathlib.Path(folder) / "site"
-            (site / "docs/steps").mkdir(parents=True)
-            shutil.copy(SITE / f"docs/steps/{page}.html", site / "docs/steps")
-            os.symlink(static, site / "_static")
-        done = subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-             f"--user-data-dir={folder}/user", "--virtual-time-budget=20000",
-             f"file://{site}/docs/steps/{page}.html?selftest#ask=0&{choices}"],
-            capture_output=True, text=True, timeout=120, check=False)
-    found = re.search(r'id="selftest">(.*?)</script>', done.stdout, re.S)
-    return json.loads(html.unescape(found[1])) if found else []
-
-
-# Every page in a frame as wide as a phone: which are wider, which have an error of a script.
-SWEEP = """<body><script>
-const pages = %s, bad = [];
+# Each page in a frame as wide as a phone: how wide it is, whether a script of it stopped, and what
+# a step page shows at each step.
+LOOK = """<body><script>
+const pages = %s, seen = {};
 async function next(frame) {
     for (let page; page = pages.pop();) {
         frame.src = page;
         await new Promise(done => frame.onload = done);
-        const w = frame.contentWindow, wide = w.document.documentElement.scrollWidth;
-        if (wide > 390) bad.push(page + ": " + wide + " px");
-        if (w.document.querySelector(".wrong")) bad.push(page + ": a step page stopped");
+        const d = frame.contentDocument, end = "#selftest, .wrong";
+        for (let k = 0; page.includes("?selftest") && k < 999 && !d.querySelector(end); k++)
+            await new Promise(done => setTimeout(done, 20));
+        const steps = d.querySelector("#selftest");
+        seen[page] = [d.documentElement.scrollWidth, !!d.querySelector(".wrong"),
+                      steps ? JSON.parse(steps.textContent) : []];
     }
 }
 const frames = [1, 2, 3].map(() => document.body.appendChild(document.createElement("iframe")));
 frames.forEach(f => f.style = "width:390px;height:844px;border:0");
-Promise.all(frames.map(next)).then(() => document.title = "swept " + bad.join("; "));
+Promise.all(frames.map(next)).then(() => {
+    const all = document.body.appendChild(document.createElement("script"));
+    all.id = "seen", all.type = "application/json";
+    all.textContent = JSON.stringify(seen).replaceAll("<", "\\u003c");
+});
 </script>"""
 
 
-def sweep(pages):
-    """What is wrong with pages at 390 px, and what the browser's console says."""
+def look(pages):
+    """{page: [width, stopped, steps]} by one browser, and what its console says."""
     with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder) / "sweep.html"
-        file.write_text(SWEEP % json.dumps([p.as_uri() for p in pages]))
+        file = pathlib.Path(folder) / "look.html"
+        file.write_text(LOOK % json.dumps(pages))
         done = subprocess.run(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-             "--allow-file-access-from-files", "--enable-logging=stderr", "--timeout=100000",
+             "--allow-file-access-from-files", "--enable-logging=stderr", "--timeout=200000",
              f"--user-data-dir={folder}/user", "--virtual-time-budget=1000000", file.as_uri()],
-            capture_output=True, text=True, timeout=200, check=False)
-    title = re.search(r"<title>swept (.*?)</title>", done.stdout)
+            capture_output=True, text=True, timeout=300, check=False)
+    found = re.search(r'id="seen"[^>]*>(.*?)</script>', done.stdout, re.S)
     said = re.findall(r"CONSOLE[^\n]*", done.stderr)
-    return [title[1] if title else "it did not end", *said[:5]] if (
-        not title or title[1] or said) else []
+    return json.loads(found[1]) if found else {}, said
+
+
+def address(number, site=SITE):
+    """Of a case's page; a number of its own, so that no two differ in what stands after # alone."""
+    page, choices, _ = CASES[number]
+    return f"file://{site}/docs/steps/{page}.html?selftest={number}#ask=0&{choices}"
 
 
 def same(shown, wanted):
@@ -112,26 +107,33 @@ def same(shown, wanted):
                                         for x, y in zip(a, b)) for a, b in zip(shown, wanted))
 
 
-def beside(first, second):
-    return [list(a) + list(b) for a, b in zip(first, second)]
-
-
 # --- what each page must show: (page, choices, check(steps) -> list of (what, good)) --------------
+
+def page(name, choices, program, flags, tables, more=lambda steps, want: []):
+    """tables: {a table that the page shows in the end: which saved tensors stand in it}."""
+    def check(steps):
+        want, last = saved(program, *flags), {}
+        for step in steps:
+            last.update(step["shown"])
+        found = [("the line of C", all(s["code"] for s in steps))]
+        for table, tensors in tables.items():
+            rows = zip(*(want[t] for t in tensors.split()))
+            found.append((table, same(last[table], [[x for r in row for x in r] for row in rows])))
+        return found + more(steps, want)
+    return name, choices, check
+
 
 def case_of(N, d, seed, causal=False):
     return [*f"-B 1 -H 1 -N {N} -d {d} --seed {seed}".split(), *(["--causal"] if causal else [])]
 
 
 def scores(flags, choices):
-    def check(steps):
-        want = saved("naive", "--variant=v0_loops", *flags)
-        return [("O and lse", same(steps[-1]["shown"]["O lse"], beside(want["o"], want["lse"])))]
-    return "01_scores_to_output", choices, check
+    return page("01_scores_to_output", choices, "naive", ["--variant=v0_loops", *flags],
+                {"O lse": "o lse"})
 
 
 def online(flags, choices, query):
-    def check(steps):
-        want = saved("rows", "--variant=v1_online", *flags)
+    def more(steps, want):
         told = native("rows", "--trace", "--step", *flags)
         both = [line.split()[1:3] for line in told if line.startswith("  both")]
         pairs = [s["shown"]["state"][1] for s in steps]
@@ -139,29 +141,29 @@ def online(flags, choices, query):
         return [("lse", same(steps[-1]["shown"]["lse"], [want["lse"][query]])),
                 ("(m, l) after each block of the trace",
                  same(pairs, [list(map(float, b)) for b in both]))]
-    return "02_1_online_pair", choices, check
+    return page("02_1_online_pair", f"{choices}&query={query}", "rows",
+                ["--variant=v1_online", *flags], {}, more)
 
 
 def tree(N, query, seed):
-    def check(steps):
-        want = saved("rows", "--variant=v2_tiled_merge", *case_of(N, 4, seed))
+    def more(steps, want):
         merges = [s for s in steps if "merge: m" in s["say"]]
         return [("lse", same(steps[-1]["shown"]["lse"], [want["lse"][query]])),
                 ("a merge for each block but one", len(merges) == -(-N // 64) - 1)]
-    return "02_2_merge_tree", f"N={N}&query={query}&seed={seed}", check
+    return page("02_2_merge_tree", f"N={N}&query={query}&seed={seed}", "rows",
+                ["--variant=v2_tiled_merge", *case_of(N, 4, seed)], {}, more)
 
 
 def flash(rung, flags, choices, M):
     variant = {"v0": "v0_fa1_tiles", "v1": "v1_fa2_rows"}[rung]
+    flags = [*flags, f"--sram={M}", f"--variant={variant}"]
 
-    def check(steps):
-        flags_m = [*flags, f"--sram={M}", f"--variant={variant}"]
-        want, told = saved("flash", *flags_m), native("flash", "--trace", *flags_m)
+    def more(steps, _):
+        told = native("flash", "--trace", *flags)
         moved = next(re.findall(r"\d+", t)[-2:] for t in told if t.startswith(f"  {rung} "))
-        result = [("O and lse", same(steps[-1]["shown"]["result"], beside(want["lse"], want["o"]))),
-                  ("loads and stores", steps[-1]["shown"]["traffic"] == [moved])]
+        result = [("loads and stores", steps[-1]["shown"]["traffic"] == [moved])]
         if rung == "v0":
-            pages = "\n".join(native("flash", "--trace", "--step", *flags_m)).split("-- page")
+            pages = "\n".join(native("flash", "--trace", "--step", *flags)).split("-- page")
             seen = [p for p in pages if re.search(r"^  S .*\d\.\d", p, re.M)]  # not skipped
             rows = [[r.split()[1:] for r in re.findall(r"^  (q\d+ .*)$", p, re.M)] for p in seen]
             tiles = [s["shown"]["m l O"] for s in steps if s["say"].startswith("O of")]
@@ -169,36 +171,31 @@ def flash(rung, flags, choices, M):
             result.append((f"m, l, O after each of {len(tiles)} tiles", len(tiles) == len(want) and
                            all(same(a, b) for a, b in zip(tiles, want))))
         return result
-    return "03_tiles", f"rung={rung}&M={M}&{choices}", check
+    return page("03_tiles", f"rung={rung}&M={M}&{choices}", "flash", flags, {"result": "lse o"},
+                more)
 
 
 def backward(rung, flags, choices):
     variant = {"0": "v0_fa1_backward", "1": "v1_fa2_backward"}[rung]
-
-    def check(steps):
-        want, last = saved("backward", f"--variant={variant}", *flags), steps[-1]["shown"]
-        return [(t, same(last[t], want[t.lower()])) for t in ("dQ", "dK", "dV")]
-    return "04_backward_tiles", f"rung=backward{rung}&{choices}", check
+    return page("04_backward_tiles", f"rung=backward{rung}&{choices}", "backward",
+                [f"--variant={variant}", *flags], {"dQ": "dq", "dK": "dk", "dV": "dv"})
 
 
 def blocks(N, d, window, order, seed):
-    def check(steps):
-        want = saved("window", "--variant=v1_online_block", *case_of(N, d, seed, True),
-                     f"--window={window},0", "--block-q=2", "--block-kv=3", "--order=columns")
-        return [("O and lse", same(steps[-1]["shown"]["result"], beside(want["lse"], want["o"])))]
-    return ("05_blocks_in_any_order", f"N={N}&d={d}&Br=2&Bc=3&window={window}&order={order}&"
-            f"input={seed}", check)
+    return page("05_blocks_in_any_order", f"N={N}&d={d}&Br=2&Bc=3&window={window}&order={order}&"
+                f"input={seed}", "window", ["--variant=v1_online_block", *case_of(N, d, seed, True),
+                f"--window={window},0", "--block-q=2", "--block-kv=3", "--order=columns"],
+                {"result": "lse o"})
 
 
 def cache(N, d, window, seed):
-    def check(steps):
-        want = saved("window", "--variant=v3_streaming", *case_of(N, d, seed, True),
-                     f"--window={window},0")
+    def more(steps, _):
         held = [set(map(int, s["shown"]["slots"][0])) for s in steps]
-        return [("O and lse", same(steps[-1]["shown"]["result"], beside(want["lse"], want["o"]))),
-                ("the cache holds the last tokens", held == [
-                    set(range(max(0, t - window), t + 1)) for t in range(N)])]
-    return "05_rolling_cache", f"N={N}&d={d}&window={window}&input={seed}", check
+        return [("the cache holds the last tokens", held == [
+            set(range(max(0, t - window), t + 1)) for t in range(N)])]
+    return page("05_rolling_cache", f"N={N}&d={d}&window={window}&input={seed}", "window",
+                ["--variant=v3_streaming", *case_of(N, d, seed, True), f"--window={window},0"],
+                {"result": "lse o"}, more)
 
 
 def who(steps, told):
@@ -229,19 +226,32 @@ def ring(method, layout, ranks, N, causal, left, backward):
     flags = [*case_of(N, 2, 0, causal), f"--method={method}", f"--layout={layout}",
              f"--ranks={ranks}", *[f"--window={left},0"] * (left >= 0), *["--backward"] * backward]
 
+    def more(steps, _):
+        told = native("ring", "--trace", "--step", *flags)
+        return [(f"who works with whom, who sends what: {len(steps)} steps", who(steps, told))]
+    return page("06_1_ring", f"method={number}&layout={form}&ranks={ranks}&N={N}&causal="
+                f"{int(causal)}&left={left}&backward={int(backward)}&d=2", "ring", flags,
+                {"lse O": "lse o"}, more)
+
+
+def waits(rung):
+    """The one page that plays a recording: the ticks of its steps are those of the trace."""
+    trace = json.loads((ROOT / f"docs/results/simt_trace_{rung}.json").read_text())["traceEvents"]
+
     def check(steps):
-        want, told = saved("ring", *flags), native("ring", "--trace", "--step", *flags)
-        last = [s["shown"]["lse O"] for s in steps if "lse O" in s["shown"]][-1]
-        return [("O and lse", same(last, beside(want["lse"], want["o"]))),
-                (f"who works with whom, who sends what: {len(steps)} steps", who(steps, told))]
-    return ("06_1_ring", f"method={number}&layout={form}&ranks={ranks}&N={N}&causal={int(causal)}&"
-            f"left={left}&backward={int(backward)}&d=2", check)
+        want, told = collections.Counter(), zip(*(map(int, s["shown"]["ticks"][0]) for s in steps))
+        for e in trace:
+            if e["ph"] == "X" and e["tid"] == 0:
+                want[e["name"]] += e["dur"]
+        return [("the ticks of warp 0", sorted(want.values()) == [
+            t for t in sorted(map(sum, told)) if t])]
+    return "03_who_waits", f"rung={rung}", check
 
 
 CASES = [
-    scores(HAND, "input=hand"), scores(case_of(6, 3, 1, True), "input=1&N=6&d=3&causal=1"),
-    online(HAND, "input=hand&query=3", 3),
-    online(case_of(5, 4, 1), "input=1&N=5&query=4", 4),
+    scores(HAND, "input=own"), scores(case_of(6, 3, 1, True), "input=1&N=6&d=3&causal=1"),
+    online(HAND, "input=hand", 3),
+    online(case_of(5, 4, 1), "input=1&N=5", 4),
     tree(300, 3, 0), tree(1024, 60, 2), tree(129, 0, 1),
     flash("v0", case_of(6, 2, 0), "N=6&d=2&input=0", 16),
     flash("v0", case_of(5, 3, 1, True), "N=5&d=3&input=1&causal=1", 24),
@@ -253,7 +263,9 @@ CASES = [
     blocks(8, 2, 3, "shuffled", 0), blocks(7, 3, 15, "backwards", 1), cache(9, 2, 2, 0),
     ring("ring-minimal", "contiguous", 3, 12, False, -1, False),
     ring("ring", "zigzag", 4, 16, True, -1, True), ring("burst", "striped", 4, 16, True, -1, True),
-    ring("ring", "contiguous", 8, 32, True, 6, False),
+    ring("ring", "contiguous", 8, 32, True, 6, False), waits("v5_cp_async"),
+    ("03_tiles", "ask=1", lambda steps: [("a question holds the next step",
+                                          1 < len({s["hash"] for s in steps}) < len(steps))]),
 ]
 
 # Wrong solutions that a page must show: patch, number of its case above.
@@ -262,29 +274,37 @@ WRONG = {"101": 0, "103": 0, "109": 1, "110": 0, "205": 4, "206": 4, "401": 7, "
          "509": 12, "517": 13, "703": 18, "714": 18, "720": 19}
 
 
-def judged(case, static=None):
-    page, choices, check = case
-    steps = shows(page, choices, static)
+def judged(number, seen, site=SITE):
+    steps = seen.get(address(number, site), [0, 0, []])[2]
     try:
-        return [("it opens", bool(steps))] + (check(steps) if steps else [])
-    except (KeyError, IndexError, ValueError) as why: # a wrong program may show no such table
+        return CASES[number][2](steps) if steps else [("it opens", False)]
+    except (KeyError, IndexError, ValueError) as why:  # a wrong program may show no such table
         return [(f"what it shows can be read: {why!r}", False)]
 
 
-def wrong_one(name):
-    """The failed checks of a page whose rung is patched."""
-    path = next((ROOT / "tests/wrong").glob(f"{name}_*.patch"))
-    fields, hunks = read_patch(path)
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder) / "rungs" / fields["file"]
-        file.parent.mkdir(parents=True)
-        file.write_text(apply_hunks(changed_text(fields), hunks))
-        static = pathlib.Path(folder) / "static"
-        shutil.copytree(SITE / "_static", static)
-        made = ladder("--steps", SITE_RUNGS=f"{folder}/rungs", SITE_OUT=str(static))
-        if made.returncode != 0:
-            return path.name, made.stderr
-        return path.name, [what for what, good in judged(CASES[WRONG[name]], static) if not good]
+def wrong_site(name, folder):
+    """The page that a wrong solution must fail, beside its program: the folder, or what failed."""
+    fields, hunks = read_patch(next((ROOT / "tests/wrong").glob(f"{name}_*.patch")))
+    site, page = folder / name, f"docs/steps/{CASES[WRONG[name]][0]}.html"
+    file = site / "rungs" / fields["file"]
+    for new in (file, site / page):
+        new.parent.mkdir(parents=True)
+    file.write_text(apply_hunks(changed_text(fields), hunks))
+    shutil.copy(SITE / page, site / page)
+    shutil.copytree(SITE / "_static", site / "_static")
+    made = ladder("--steps", SITE_RUNGS=str(site / "rungs"), SITE_OUT=str(site / "_static"))
+    return site if made.returncode == 0 else made.stderr
+
+
+def check_wrong(tap, folder):
+    """All are compiled first; then one browser looks at all."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        sites = dict(zip(WRONG, pool.map(lambda name: wrong_site(name, folder), WRONG)))
+    seen, _ = look([address(WRONG[n], s) for n, s in sites.items() if not isinstance(s, str)])
+    for name, site in sites.items():
+        checks = [] if isinstance(site, str) else judged(WRONG[name], seen, site)
+        failed = [what for what, good in checks if not good]
+        tap.ok(failed and failed != ["it opens"], f"{name}: its page shows it: {failed}", site)
 
 
 def ladder(*words, **environment):
@@ -311,15 +331,16 @@ def main():
     if not shutil.which("chromium"):
         tap.skip("the step pages in a browser", "chromium is not here")
         return tap.done()
-    wrong = sweep(pages)
-    tap.ok(not wrong, f"{len(pages)} pages: none wider than 390 px, no error in the console", wrong)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for case, checks in zip(CASES, pool.map(judged, CASES)):
-            for what, good in checks:
-                tap.ok(good, f"{case[0]} {case[1]}: {what}")
-        if "--no-wrong" not in sys.argv:
-            for name, failed in pool.map(wrong_one, WRONG):
-                tap.ok(isinstance(failed, list) and failed, f"{name}: its page shows it: {failed}")
+    seen, said = look([p.as_uri() for p in pages] + [address(k) for k in range(len(CASES))])
+    wrong = [(p, *s[:2]) for p, s in seen.items() if s[0] > 390 or s[1]] + said
+    tap.ok(not wrong and len(seen) == len(pages) + len(CASES),
+           f"{len(pages)} pages: none wider than 390 px, no error in the console", wrong[:9])
+    for number, (page, choices, _) in enumerate(CASES):
+        for what, good in judged(number, seen):
+            tap.ok(good, f"{page} {choices}: {what}")
+    if "--no-wrong" not in sys.argv:
+        with tempfile.TemporaryDirectory() as folder:
+            check_wrong(tap, pathlib.Path(folder))
     return tap.done()
 
 

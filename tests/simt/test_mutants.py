@@ -23,7 +23,9 @@ from tap import Tap
 A, B, C, D = ("03_flash_forward/cuda/" + name for name in
               ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
+G = "04_flash_backward/cuda/v0_atomics.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
+TILE = "common/units/warp_tile.cuh"
 LONG, TINY = ["-N", "900"], ["-N", "70"]
 RACE = "race: "
 MUTANTS = [
@@ -92,6 +94,18 @@ MUTANTS = [
      "release(barrier + C::K_FREE);\n        wgmma_wait<0>(S);", "", LONG),
     ("v10_k_not_free", E, E, "barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);",
      ";", "", LONG),
+    ("v5_out_of_an_array", C, TILE, "n < C::D / 8; n++) {\n        rows.O_reg",
+     "n <= C::D / 8; n++) {\n        rows.O_reg", "out of bounds of an array", TINY),
+    ("v9_rows_past_the_tensor", D, HOPPER, "sizes[5] = {PANEL, (cuuint64_t)N,",
+     "sizes[5] = {PANEL, (cuuint64_t)N + 64,", "out of bounds of global", TINY),
+    ("v9_map_of_rank_4", D, HOPPER, "encode_map(map, MAP_TYPE<T>, 5,",
+     "encode_map(map, MAP_TYPE<T>, 4,", "a tile that its tensor map", TINY),
+    ("v9_barrier_for_100", D, ROWS, "threads_sync(id, 128);  /* and no",
+     "threads_sync(id, 100); /* and no", "wrong count of a named barrier", TINY),
+    ("v9_barrier_for_256", D, ROWS, "threads_sync(id, 128);  /* and no",
+     "threads_sync(id, 256); /* and no", "", TINY),
+    ("backward_adds_plainly", G, G, "atomicAdd(dQ_i + 32 * x, dQ_reg[n][x]);",
+     "dQ_i[32 * x] += dQ_reg[n][x];", RACE, ["-N", "200"]),
     ("softmax_no_barrier", F, F, "__syncthreads(); /* nobody may", "/* nobody may", RACE, TINY),
     ("softmax_out_of_array", F, F, "values_smem[t + half];", "values_smem[t + half + 1];",
      "", TINY),
@@ -157,7 +171,7 @@ def judge(mutant, compiled, linked):
         program, why = make(mutant, pathlib.Path(folder), compiled, linked)
         if not program:
             return mutant, False, why
-        dtype = "f32" if rung in (A, B, F) else "bf16"
+        dtype = "f32" if rung in (A, B, F, G) else "bf16"
         words = ["--device", "cuda", "--variant", pathlib.Path(rung).stem, "--dtype", dtype,
                  "-H", "1", "-d", "64", *flags]
         done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")

@@ -36,10 +36,11 @@ def words_of(name, case):
 
 
 def cases_of(stage, dtypes):
-    table = {"dtype": dtypes, "d": ["64", "128"], "N": ["64", "160", "256"], "mask": list(MASKS),
+    heads = ["128"] if dtypes == ["e4m3"] else ["64", "128"]
+    table = {"dtype": dtypes, "d": heads, "N": ["64", "160", "256"], "mask": list(MASKS),
              "heads": ["own", "shared"], "schedule": ["late", "early", "random"]}
     cases = pairs(table)
-    long = [{"dtype": dtype, "d": "64", "N": "700", "mask": "none", "heads": "shared",
+    long = [{"dtype": dtype, "d": heads[0], "N": "700", "mask": "none", "heads": "shared",
              "schedule": "late"} for dtype in dtypes if stage in ("03", "04")]
     if stage == "03" and "--library" in sys.argv:
         long += [{**case, "d": d, "queries": "3", "schedule": schedule} for case in long

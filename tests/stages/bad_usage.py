@@ -39,6 +39,7 @@ FLAGS = found(
     ("--mask full --seq-kv 99999999", r"--seq-kv: found"),
     ("--dtype f64", r"--dtype: found 'f64'.*f32, f16, bf16"),
     ("--dtype", r"--dtype: found no value"),
+    ("--dtype e4m3 --device cpu", r"--dtype e4m3.*: found no variant of .* --device cpu.*--list"),
     ("--mask lower", r"--mask: found 'lower'.*causal-lower-right"),
     ("--causal --mask full", r"--causal.*--mask full"),
     ("--mask none --causal", r"--causal.*--mask none"),

@@ -214,11 +214,12 @@ PLAIN_MASKS = (("none", ""), ("causal-upper-left", ""), ("causal-lower-right", "
 
 
 def plain_cases(backward):
-    """150 of float32 and 150 of 16 bits: each rung has all of one or the other."""
+    """150 of float32, of 16 bits and of bytes: each rung has all of one of them."""
     grid = itertools.product(PLAIN_SIZES, PLAIN_SIZES, PLAIN_MASKS)
     for n, (nq, nk, (mask, window)) in enumerate(grid):
-        for dtype in ("f32", ("f16", "bf16")[n // 2 % 2]):
-            yield dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "-d": (64, 128)[(n + nq) % 2],
+        for dtype in ("f32", ("f16", "bf16")[n // 2 % 2], *([] if backward else ["e4m3"])):
+            d = 128 if dtype == "e4m3" else (64, 128)[(n + nq) % 2]
+            yield dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "-d": d,
                                  "--dtype": dtype, "--mask": mask, "--window": window,
                                  "heads": OPTIONS["heads"][n % 5], "-B": 1 + n % 3 // 2,
                                  "--dist": OPTIONS["--dist"][n % 3],

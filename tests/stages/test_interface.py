@@ -84,7 +84,8 @@ def check_pages(p):
                and p.name not in NAMES)  # methods of stage 06 have no functions of their own
     good = [len(row) == 6 and re.fullmatch(NAMES.get(p.name, r"v\d+_[a-z0-9_]+|library"), row[0])
             and
-            row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
+            row[1] in ("cpu", "cuda") and
+            re.fullmatch(r"e4m3|(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
             row[3] in (["(not built)"] if without and row[1] == "cuda" else
                        ["forward", "forward,backward"] + hopper(p, row))
             and row[4] in ("plain", "full", "any") and row[5]

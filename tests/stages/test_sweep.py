@@ -165,9 +165,10 @@ def dtype_of(line):
 def start_group(args, variants, lines, pool):
     """Those of the lines that are answered, and their batches with what comes of each. All groups
     start before the first is judged, so that a machine of many cores has work for all."""
+    taken = {dtype for dtypes in variants.values() for dtype in dtypes}
+    lines = [line for line in lines if dtype_of(line) in taken]
     if args.variant != "all":
-        lines = [line for line in lines if dtype_of(line) in variants[args.variant] and
-                 answers(args.variant, line)]
+        lines = [line for line in lines if answers(args.variant, line)]
     batches = [lines[k:k + BATCH] for k in range(0, len(lines), BATCH)]
     return lines, zip(batches, pool.map(lambda b: run_batch(args, b), batches))
 

@@ -34,6 +34,8 @@ x = 1;
 
 Look at the arrow.
 
+Try it: there is a command.
+
 **What breaks if** x is 2? All.
 
 **Check yourself.**
@@ -81,6 +83,8 @@ WRONG = [
     ("one of several steps", ("step 03.1a", "steps 03.1a and 03.8b"),
      "there is no docs/learn/03.8b_*"),
     ("a gap", ("| 1 | 2 |", "| 1 | (not yet recorded) |"), "a number is not yet recorded"),
+    ("nothing to run", ("Try it:", "See:"), "no 'Try it'"),
+    ("a formula in TeX", ("All.", "$$ \\frac12 $$"), "a formula in TeX"),
     ("its own history", ("All.", "The first version did."), "speaks of how it was made"),
 ]
 

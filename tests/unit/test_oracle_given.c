@@ -33,7 +33,7 @@ static void expect_row(const OracleArray *some, int64_t at, const OracleArray *a
 {
     for (int64_t x = 0; x < width; x++) {
         const int64_t a = at * width + x, b = of * width + x;
-        if (!is_finite_f64(all->value[b])) {
+        if (!isfinite(all->value[b])) {
             assert_int_equal(isnan(all->value[b]), isnan(some->value[a]));
             continue;
         }
@@ -163,14 +163,13 @@ static void expect_same_reach(float in_K, int64_t first, int64_t last, float in_
     case_set(&c->args.V, 0, 3, 0, 2, in_V);
     Oracle all = oracle_of(&c->args, 1, 1);
     assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, (OracleRoundings){0}, &limits));
-    assert_int_equal(ORACLE_TAINT_K | (is_finite_f32(in_V) ? 0 : ORACLE_TAINT_V), some.tainted[0]);
+    assert_int_equal(ORACLE_TAINT_K | (isfinite(in_V) ? 0 : ORACLE_TAINT_V), some.tainted[0]);
     for (int64_t t = 0; t < some.rows.count; t++) {
         const int64_t i = some.rows.index[t];
-        assert_true(all.lse.value[i] == some.lse.value[t] || is_finite_f64(all.lse.value[i]) ||
+        assert_true(all.lse.value[i] == some.lse.value[t] || isfinite(all.lse.value[i]) ||
                     (isnan(all.lse.value[i]) && isnan(some.lse.value[t])));
         for (int64_t x = 0; x < 4; x++)
-            assert_int_equal(is_finite_f64(all.O.value[i * 4 + x]),
-                             is_finite_f64(some.O.value[t * 4 + x]));
+            assert_int_equal(isfinite(all.O.value[i * 4 + x]), isfinite(some.O.value[t * 4 + x]));
     }
     oracle_free(&all);
     oracle_free(&some);

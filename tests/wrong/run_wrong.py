@@ -96,7 +96,8 @@ def run_cases(command, lines):
         done = run(command + ["--quiet", "--cases", case_file, "--json", rows])
         with open(rows, encoding="utf-8") as f:
             failed = [line for line in f if '"pass":true' not in line]
-    blamed = set(re.findall(r": (\w+) is wrong: \d+ of \d+ values are off", done.stderr))
+    blamed = set(re.findall(r": (\w+) is wrong: (?:\d+ of \d+ values are off|in one head)",
+                            done.stderr))
     blamed |= {check for check, sentence in SENTENCES if re.search(sentence, done.stderr)}
     if bool(failed) != (done.returncode != 0):
         raise Failure(f"exit status {done.returncode}, and {len(failed)} rows without pass:true\n"

@@ -27,6 +27,7 @@ typedef enum AttnDevice { ON_CPU, ON_CUDA } AttnDevice;
 #define DTYPES_ALL   7u
 #define DTYPES_F32   1u
 #define DTYPES_16BIT 6u
+#define DTYPES_E4M3  8u
 
 typedef struct Variant {
     const char *name; /* "v1_blas" */

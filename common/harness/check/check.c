@@ -20,42 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- bits, and places of values ----------------------------------------------------------------*/
-
-int is_finite_f32(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & UINT32_C(0x7F800000)) != UINT32_C(0x7F800000);
-}
-
-int is_finite_f64(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & UINT64_C(0x7FF0000000000000)) != UINT64_C(0x7FF0000000000000);
-}
-
-static int is_minus_infinity_f32(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits == UINT32_C(0xFF800000);
-}
-
-static int is_minus_infinity_f64(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits == UINT64_C(0xFFF0000000000000);
-}
-
-static int is_nan_f32(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & UINT32_C(0x7FFFFFFF)) > UINT32_C(0x7F800000);
-}
+/* --- values, and their places ------------------------------------------------------------------*/
 
 CheckVerdict check_value(double expected, double bound, float found, double limit, int tainted,
                          double *ratio)
@@ -64,26 +29,26 @@ CheckVerdict check_value(double expected, double bound, float found, double limi
     *ratio = 0;
     /* lse of a row that sees no key, with the bound 0. (Under taint -inf may be the sum of infinite
      * terms that happen to have one sign; whether that is inf or NaN is a matter of luck.) */
-    if (is_minus_infinity_f64(expected) && (!tainted || is_finite_f64(bound))) {
-        *ratio = is_minus_infinity_f32(found) ? 0 : INFINITY;
+    if (expected == -INFINITY && (!tainted || isfinite(bound))) {
+        *ratio = found == -INFINITY ? 0 : INFINITY;
         return *ratio == 0 ? CHECK_GOOD : CHECK_OFF_NONFINITE;
     }
-    if (!is_finite_f64(expected)) { /* a non-finite input reaches this element */
-        *ratio = is_finite_f32(found) ? INFINITY : 0;
+    if (!isfinite(expected)) { /* a non-finite input reaches this element */
+        *ratio = isfinite(found) ? INFINITY : 0;
         return *ratio == 0 ? CHECK_GOOD : CHECK_OFF_NONFINITE;
     }
-    if (tainted && (!is_finite_f64(bound) || !is_finite_f32(found)))
+    if (tainted && (!isfinite(bound) || !isfinite(found)))
         return CHECK_OPEN;
-    if (!is_finite_f32(found)) {
-        if (!is_nan_f32(found) && fabs(expected) + bound >= limit && (found > 0) == (expected > 0))
+    if (!isfinite(found)) {
+        if (!isnan(found) && fabs(expected) + bound >= limit && (found > 0) == (expected > 0))
             return CHECK_GOOD; /* too large for the type */
         *ratio = INFINITY;
         return CHECK_OFF_NONFINITE;
     }
     error = fabs((double)found - expected);
-    if (error == 0 && is_finite_f64(bound))
+    if (error == 0 && isfinite(bound))
         return CHECK_GOOD;
-    *ratio = bound > 0 && is_finite_f64(bound) ? error / bound : INFINITY;
+    *ratio = bound > 0 && isfinite(bound) ? error / bound : INFINITY;
     return *ratio <= 1 ? CHECK_GOOD : CHECK_OFF;
 }
 
@@ -163,52 +128,7 @@ void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t 
 
 /* What every other element must at least be. Outputs hold NaN before a run, so a row that was never
  * written is found wherever it is; and oracle_tiles.c takes lse and O from a run, where a NaN would
- * ask for a NaN.
- *
- * A million tokens have 10^10 values in their results, and as many in their inputs. They are looked
- * through as they lie in memory, without a conversion: whether a value is a NaN says its bits. */
-
-/* How many of n values are larger than `limit` when the sign is taken away? The sum fits 16 bits: a
- * row has 1024 channels at most. */
-static int64_t count_above_16(const uint16_t *row, int64_t n, uint16_t limit)
-{
-    uint16_t found = 0;
-    for (int64_t x = 0; x < n; x++)
-        found = (uint16_t)(found + ((row[x] & 0x7FFF) > limit));
-    return found;
-}
-
-static int64_t count_above_32(const float *row, int64_t n, uint32_t limit)
-{
-    int64_t found = 0;
-    for (int64_t x = 0; x < n; x++) {
-        uint32_t bits;
-        memcpy(&bits, &row[x], sizeof bits);
-        found += (bits & UINT32_C(0x7FFFFFFF)) > limit;
-    }
-    return found;
-}
-
-/* Infinity has the largest exponent and no fraction: a NaN is above it, what is finite below. */
-static int64_t count_above(const Tensor *t, int64_t b, int64_t n, int64_t h, int finite)
-{
-    const int64_t at = tensor_offset(t, b, n, h), d = t->shape[3];
-    const uint16_t infinity = t->dtype == ATTN_F16 ? 0x7C00 : 0x7F80;
-    if (t->dtype == ATTN_F32)
-        return count_above_32((const float *)t->data + at, d,
-                              UINT32_C(0x7F800000) - (uint32_t)(finite != 0));
-    return count_above_16((const uint16_t *)t->data + at, d, (uint16_t)(infinity - (finite != 0)));
-}
-
-int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h)
-{
-    return count_above(t, b, n, h, 1);
-}
-
-int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h)
-{
-    return count_above(t, b, n, h, 0);
-}
+ * ask for a NaN. */
 
 /* How many values of row i have no business there. In channels with the bit in `at` a NaN has. */
 static int64_t count_bad(const CheckSlot *s, int64_t b, int64_t h, int64_t i, const uint8_t *at,
@@ -220,7 +140,7 @@ static int64_t count_bad(const CheckSlot *s, int64_t b, int64_t h, int64_t i, co
     if (s->found)
         return bad;
     /* lse: -inf is a row that sees no key */
-    return !is_finite_f32(check_find(s, b, h, i, 0)) && !(check_find(s, b, h, i, 0) < 0);
+    return !isfinite(check_find(s, b, h, i, 0)) && !(check_find(s, b, h, i, 0) < 0);
 }
 
 /* A NaN anywhere, of the sample or not: into a->off, nonfinite, off_nan. (Infinity may be a value
@@ -380,6 +300,11 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
         if (a->off_nan)
             fprintf(to, "%s: %s is wrong: %" PRId64 " values outside of the sample are NaN%s\n",
                     label, a->name, a->off_nan, which == CHECK_LSE ? " or +infinity" : "");
+        if (a->rms_ratio > 1)
+            fprintf(to,
+                    "%s: %s is wrong: in one head the root mean square of its errors is %.3g times "
+                    "what roundings may make it\n",
+                    label, a->name, a->rms_ratio);
         if (a->off == a->off_nan)
             continue;
         fprintf(to, "%s: %s is wrong: %" PRId64 " of %" PRId64 " values are off", label, a->name,
@@ -443,8 +368,7 @@ static int is_swallowed(const Oracle *o, const AttnArgs *args, int which, int64_
 /* 1: row `row` of [B][H][rows.count] sees keys, all with the score -inf: NaN is right too. */
 static int is_weightless(const Oracle *o, int which, int64_t row)
 {
-    return which <= CHECK_DQ && is_minus_infinity_f64(o->lse.value[row]) &&
-           !is_finite_f64(o->lse.fixed[row]);
+    return which <= CHECK_DQ && o->lse.value[row] == -INFINITY && !isfinite(o->lse.fixed[row]);
 }
 
 /* 1: a non-finite input shares the head (dwq, dwk: of any batch): an infinite bound is open. */
@@ -488,6 +412,34 @@ static int is_shared(const Oracle *o, const AttnArgs *args, int which, int64_t b
                : ((all & (ORACLE_TAINT_K | ORACLE_TAINT_Q)) | (here & ORACLE_TAINT_DO)) != 0;
 }
 
+/* e4m3: of a head, what its errors' squares add up to, and what they are expected to. */
+typedef struct Squares {
+    double found, expected;
+    int64_t rows;
+} Squares;
+
+/* Row `row` of [B][H][rows.count]: what the squares of its errors are expected to add up to; 0: not
+ * known, or not of O. */
+static double add_row(Squares *s, const Oracle *o, int which, int64_t row)
+{
+    const double known = which == CHECK_O && o->lse.square ? o->lse.square[row] : 0;
+    const double square = isfinite(known) ? known : 0;
+    s->rows += square > 0;
+    s->expected += square;
+    return square;
+}
+
+/* The bound of an element has to hold for the worst of roundings, and so it passes a dropped key.
+ * Their root mean square has no such excuse. It is that of at least one free number a row, so 4
+ * parts in the root of the rows are more than five standard deviations. */
+static void note_squares(CheckArray *a, const Squares *s)
+{
+    const double limit = 1 + 4 / sqrt((double)s->rows);
+    const double ratio = s->rows > 0 ? sqrt(s->found / s->expected) / limit : 0;
+    if (ratio > a->rms_ratio)
+        a->rms_ratio = ratio;
+}
+
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
                         const Check *check)
 {
@@ -506,9 +458,11 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
         const int64_t b = outer / s.heads, h = outer % s.heads, off_before = a->off;
         const int tainted = is_tainted(o, which, b, h);
         const int swallowed = is_swallowed(o, args, which, b, h);
+        Squares squares = {0, 0, 0};
         for (int64_t t = 0; t < s.sample->count; t++) {
             const int64_t i = s.sample->index[t];
             int shared_row = 0;
+            const double square = add_row(&squares, o, which, n * s.sample->count + t);
             if (reach)
                 check_online_reach(args, online_block, b, h, i, reach);
             for (int64_t x = 0; x < s.width; x++, element++) {
@@ -519,19 +473,19 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                 const double error = fabs((double)found - expected);
                 double ratio;
                 const int weightless = is_weightless(o, which, element / s.width);
-                const int open =
-                    weightless || (is_finite_f64(bound) ? is_shared(o, args, which, b, h, x)
-                                                        : tainted || swallowed);
+                const int open = weightless || (isfinite(bound) ? is_shared(o, args, which, b, h, x)
+                                                                : tainted || swallowed);
                 const CheckVerdict v = check_value(expected, bound, found, limit, open, &ratio);
                 if (v == CHECK_OPEN) {
                     a->unspecified++;
-                    shared_row |= !weightless && is_finite_f64(bound);
+                    shared_row |= !weightless && isfinite(bound);
                     continue;
                 }
                 a->nonfinite += v == CHECK_OFF_NONFINITE;
                 if (v != CHECK_GOOD)
                     note_off(a, i, s.N, bound == 0, rows_off);
-                if (is_finite_f64(error) && error > a->max_error)
+                squares.found += square > 0 && isfinite(error) ? error * error : 0;
+                if (isfinite(error) && error > a->max_error)
                     a->max_error = error;
                 if (a->compared++ == 0 || ratio > a->worst_ratio) {
                     a->worst_ratio = ratio;
@@ -542,6 +496,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
             }
             a->shared += shared_row;
         }
+        note_squares(a, &squares);
         a->off_heads += a->off > off_before;
     }
     for (int64_t i = 0; rows_off && i < s.N; i++)
@@ -575,9 +530,11 @@ void check_outputs(Check *check, const Oracle *o, const AttnArgs *args, int back
         check_array(a, o, args, which, c, check);
         if (!o->whole)
             check_everywhere(a, o, args, which);
-        check->pass &= a->off == 0 && a->compared + a->unspecified > 0;
+        check->pass &= a->off == 0 && a->compared + a->unspecified > 0 && a->rms_ratio <= 1;
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
+        if (a->rms_ratio > check->bound_ratio)
+            check->bound_ratio = a->rms_ratio;
     }
 }

@@ -2,15 +2,14 @@
  *
  * check.h: is this output right? The first thing tested in this suite.
  *
- * Non-finite values are counted by their bit pattern, never by a comparison that NaN could slip
- * through or a compiler could fold away. `good only if (error <= bound)`, so NaN is never good.
+ * A value is good only if (error <= bound), so NaN is never good. (No compiler may fold that away:
+ * exact_math.h.)
  *
  * Interface:
  * - check_outputs: compares host outputs with the oracle, element by element against its bound.
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
  *   and where they cluster (one head? the tail tile? the empty rows?): check_place.
  * - check_everywhere: of a case that is sampled all the rest, looked through for NaN.
- * - row_nonfinite, row_nan: how many values of one head's row are that.
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
  * - check_online_reach: what rounding O after every step may add.
  */
@@ -35,6 +34,7 @@ typedef struct CheckArray {
     int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
     double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
     double max_error;      /* largest |found - expected| over finite ones */
+    double rms_ratio;      /* O in e4m3: of a head's root mean square error and its limit; or 0 */
     int64_t b, h, i, x;    /* where worst_ratio is; i is a row for O lse dQ, a key for dK dV, 0 for
                               dwq dwk */
     double expected, found, bound;
@@ -106,11 +106,6 @@ void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
 /* What was let pass: rows and keys that are not finite because a hidden neighbour is not. */
 void check_note_shared(const Check *check, const char *label, FILE *to);
-/* Bit-pattern tests that no compiler flag can remove. Rows: of up to 1024 channels, any dtype. */
-int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);
-int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h);
-int is_finite_f32(float x);
-int is_finite_f64(double x);
 
 #ifdef __cplusplus
 }

@@ -402,6 +402,11 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         able += (v->dtypes >> c->dtype & 1u) &&
                 (!c->backward || variant_has(v, 1) || !variant_has(v, 0));
     }
+    /* e4m3 is of single rungs: nothing below speaks of a --variant-so or of ranks that have it */
+    if (c->dtype == ATTN_E4M3 && (c->variant_so || !able))
+        return cli_refuse("--dtype e4m3%s: found no variant of %s that computes this on --device "
+                          "%s, accepted is what --list shows",
+                          c->backward ? " --backward" : "", stage->name, device_names[c->device]);
     if (c->variant_so && check_shared_object(c->variant_so) != 0)
         return EXIT_USAGE;
     if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)

@@ -140,8 +140,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_SEQ_KV, "--seq-kv", NULL, "NK", 0, 0, NULL, "keys (as --seq)", SIZE(Nk, MANY)},
     {FLAG_D, "--head-dim", "-d", "D", 0, 0, NULL,
      "channels of a head: to 1024 on the CPU, to 256 on a GPU (64)", SIZE(d, CLI_MAX_D)},
-    {FLAG_DTYPE, "--dtype", NULL, "f32|f16|bf16", 0, 0, NULL, "what tensors are stored in (f32)",
-     NAME(dtype)},
+    {FLAG_DTYPE, "--dtype", NULL, "f32|f16|bf16|e4m3", 0, 0, NULL,
+     "what tensors are stored in (f32)", NAME(dtype)},
     {FLAG_ROWS, "--rows", NULL, "R", STAGE_HAS_ROWS_COLS, 0, NULL,
      "the softmax alone, on R rows; needs --cols", SIZE(rows, MANY)},
     {FLAG_COLS, "--cols", NULL, "C", STAGE_HAS_ROWS_COLS, 0, NULL, "of C columns each",
@@ -403,6 +403,7 @@ void cli_print_list(const Stage *stage)
         const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
                              : v->dtypes == DTYPES_F32   ? "f32"
                              : v->dtypes == DTYPES_16BIT ? "f16,bf16"
+                             : v->dtypes == DTYPES_E4M3  ? "e4m3"
                                                          : "other";
         printf("%-20s  %-4s  %-12s  %-16s  %-5s  %s\n", v->name,
                v->device == ON_CPU ? "cpu" : "cuda", dtypes, passes,

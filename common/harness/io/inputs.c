@@ -5,7 +5,9 @@
  */
 #include "harness/io/inputs_internal.h"
 
+#include "e4m3.h"
 #include "harness/bench/bench.h"
+#include "problem.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -78,6 +80,8 @@ static int make_tensors(Inputs *p, const CliCase *c, const ProblemFiles *f)
     fill_view(&a->Q, c, &f->Q, FILL_Q);
     fill_view(&a->K, c, &f->K, FILL_K);
     fill_view(&a->V, c, &f->V, FILL_V);
+    for (int t = 0; t < 3 && c->dtype == ATTN_E4M3; t++)
+        tensor_e4m3(view[t], E4M3_BLOCK, NULL, NULL);
     if (!c->backward)
         return EXIT_OK;
     if (tensor_new(&p->dO, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0)

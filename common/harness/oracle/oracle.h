@@ -32,6 +32,8 @@ extern "C" {
 typedef struct OracleArray {
     double *value, *fixed, *per_c;
     double *copied; /* of dK and dV with OracleRoundings.copies: to add to fixed; else NULL */
+    double *square; /* of lse in e4m3: what the squares of O's errors of the row's channels are
+                       expected to add up to (0: unknown); else NULL */
     int64_t count;
 } OracleArray;
 

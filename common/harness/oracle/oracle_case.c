@@ -69,7 +69,8 @@ int oracle_plan_make(OraclePlan *p, const AttnArgs *args, OracleRoundings roundi
     p->args = args;
     p->scale = args->scale;
     p->cap = args->softcap > 0 ? args->softcap : 0;
-    p->u16 = args->Q.dtype == ATTN_BF16 ? 0x1p-8 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0;
+    p->u16 = args->Q.dtype == ATTN_F32 ? 0 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0x1p-8;
+    p->bytes = args->Q.dtype == ATTN_E4M3;
     p->copies = p->u16 > 0 && roundings.copies > 1 ? roundings.copies : 0;
     p->u_copy = p->u16;
     p->u16 += roundings.partials;
@@ -162,6 +163,7 @@ void oracle_array_free(OracleArray *a)
     free(a->fixed);
     free(a->per_c);
     free(a->copied);
+    free(a->square);
 }
 
 int oracle_new_gradients(Oracle *o, const OraclePlan *p)
@@ -184,6 +186,8 @@ int oracle_allocate(Oracle *o, OraclePlan *p, int backward, OracleArray of_token
     int bad = !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1)) |
               !(o->tainted_at = calloc((size_t)(s->B * s->Hkv * s->d), 1));
     bad |= array_new(&o->O, rows * s->d) | array_new(&o->lse, rows);
+    if (p->bytes)
+        bad |= !(o->lse.square = calloc((size_t)rows, sizeof(double)));
     if (!backward)
         return bad;
     if (!o->given)

@@ -191,6 +191,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
             m.wf[t] = p->eta;
         }
+        oracle_bytes_weigh(p, g, &m, n, state, O ? lse->square : NULL);
         memset(m.y, 0, sizeof(double) * (size_t)(3 * s->d));
         oracle_weigh_rows(&g->V, m.index, n, 0, p->args->shape.d, m.P, m.wc, m.wf, m.y, m.yc, m.yf);
     }
@@ -204,7 +205,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
             O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, state->output));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
-        oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
+        oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift + state->score,
                            u * (state->forward + fabs(state->lse)) +
                                (p->u16 == 0 ? state->shift : 0));
     }

@@ -38,6 +38,7 @@ typedef struct OraclePlan {
     double scale, cap;  /* cap 0 = none */
     double u16, eta;    /* of the dtype of O: see oracle.h; u16 with partials */
     double u_copy;      /* the dtype's own, when there are copies */
+    int bytes;          /* 1: P in e4m3 */
     int64_t copies;     /* of a kv head; 0: none, or nothing is rounded */
     AttnPosition *q_at; /* [Nq] */
     AttnPosition *k_at; /* [Nk] */
@@ -82,6 +83,7 @@ typedef struct OracleRowState {
     double dO_O;     /* sum_x |dO||O| */
     double dO_W;     /* sum_x |dO| W */
     double dO_floor; /* eta F */
+    double score;    /* e4m3: error of a score by the tensor core's sum */
     /* with options */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */
@@ -102,13 +104,14 @@ typedef struct OracleGroup {
 /* Where one result row goes: [d] each; value of lse is one element. */
 typedef struct OracleTarget {
     double *value, *fixed, *per_c;
-    double *copied; /* or NULL */
+    double *copied, *square; /* or NULL */
 } OracleTarget;
 
 static inline OracleTarget oracle_target_at(const OracleArray *a, int64_t element)
 {
     const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element,
-                             a->copied ? a->copied + element : NULL};
+                             a->copied ? a->copied + element : NULL,
+                             a->square ? a->square + element : NULL};
     return to;
 }
 
@@ -188,6 +191,16 @@ void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState 
 /* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
+
+/* e4m3, oracle_bytes.c (else nothing happens). Of a row whose P is known: state->score, what its
+ * bytes add to m->wf, and, unless NULL, what the squares of its errors should add up to. */
+void oracle_bytes_weigh(const OraclePlan *p, const OracleGroup *g, OracleScratch *m, int64_t n,
+                        OracleRowState *state, double *square);
+/* Error of a score whose products are not larger than `largest`. */
+double oracle_score_sum(const OraclePlan *p, double largest);
+/* How far a P may be off when it is multiplied, and its product when it is summed; P and the
+ * largest of the row. */
+double oracle_byte_error(const OracleRowState *state, double P, double largest);
 
 /* Row i of the group's head h. O, lse, dQ may be NULL: only the row state is wanted. */
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,

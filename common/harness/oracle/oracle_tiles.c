@@ -12,7 +12,6 @@
  * (oracle_core.h).
  */
 #include "attn_pairs.h"
-#include "harness/check/check.h"
 #include "harness/oracle/oracle_core.h"
 #include "tensor.h"
 
@@ -237,7 +236,7 @@ static void mark_nonfinite(Oracle *o, int64_t group, unsigned bit, const OracleP
         {
             o->tainted[group] |= (uint8_t)bit;
             for (int64_t x = 0; x < d; x++)
-                if (!is_finite_f32(tensor_get(t, tensor_offset(t, b, n, h) + x)))
+                if (!isfinite(tensor_get(t, tensor_offset(t, b, n, h) + x)))
                     o->tainted_at[group * d + x] |= (uint8_t)bit;
         }
     }
@@ -558,12 +557,16 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
         r->yc[x] /= r->l;
     }
     oracle_row_errors(p, r->A, r->n, state);
+    /* e4m3: byte_error of oracle_core.c; yf is eta sum |V|, and eta is 2^-126 */
+    state->score = p->bytes ? oracle_score_sum(p, r->A) : 0;
+    const double of_P = p->bytes ? oracle_byte_error(state, 1, 0) : 0;
     for (int64_t x = 0; x < d; x++) {
-        r->yf[x] += p->u16 * r->yc[x];
+        r->yf[x] *= p->bytes ? 1 + 0x1p112 / r->l : 1;
+        r->yf[x] += (p->u16 + of_P) * r->yc[x];
         r->yc[x] *= u * oracle_grown(p, state->output);
     }
     oracle_finish(p, d, r->y, r->yf, r->yc, O);
-    oracle_target_fill(lse, 1, state->lse, 0, u * (state->forward + fabs(state->lse)));
+    oracle_target_fill(lse, 1, state->lse, state->score, u * (state->forward + fabs(state->lse)));
 }
 
 /* The samples of a group, head by head. */

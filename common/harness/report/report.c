@@ -404,7 +404,7 @@ const char *bytes_text(char text[16], double bytes)
 
 static const char *number_text(char text[16], const char *format, double value)
 {
-    if (!is_finite_f64(value))
+    if (!isfinite(value))
         return "-";
     snprintf(text, 16, format, value);
     return text;

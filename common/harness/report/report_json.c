@@ -60,7 +60,7 @@ static void put_count(FILE *f, const char *key, int64_t value)
 
 static void put_number(FILE *f, const char *key, double value)
 {
-    if (is_finite_f64(value))
+    if (isfinite(value))
         fprintf(f, ",\"%s\":%.17g", key, value);
     else
         fprintf(f, ",\"%s\":null", key);
@@ -125,10 +125,10 @@ static int64_t most_sent(const RingResult *ring)
 static const char *hidden_text(char text[16], const RingResult *ring, int backward)
 {
     size_t used;
-    if (!ring || !is_finite_f64(ring->hidden))
+    if (!ring || !isfinite(ring->hidden))
         return "-";
     used = (size_t)snprintf(text, 16, "%.1f", 100.0 * ring->hidden);
-    if (backward && is_finite_f64(ring->hidden_backward))
+    if (backward && isfinite(ring->hidden_backward))
         snprintf(text + used, 16 - used, "/%.1f", 100.0 * ring->hidden_backward);
     return text;
 }

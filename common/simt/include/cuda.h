@@ -24,6 +24,7 @@ typedef struct {
         SimtTensorMap m;
 } CUtensorMap;
 typedef enum {
+    CU_TENSOR_MAP_DATA_TYPE_UINT8,
     CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     CU_TENSOR_MAP_DATA_TYPE_FLOAT32

@@ -66,13 +66,31 @@ static inline SIMT_QUIET float2 __bfloat1622float2(__nv_bfloat162 h)
 {
     return make_float2((float)h.x, (float)h.y);
 }
-static inline SIMT_QUIET float __low2float(__nv_bfloat162 h)
+static inline SIMT_QUIET __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b)
 {
-    return (float)h.x;
+    return {a, b};
 }
-static inline SIMT_QUIET float __high2float(__nv_bfloat162 h)
+static inline SIMT_QUIET __nv_bfloat16 __low2bfloat16(__nv_bfloat162 h)
 {
-    return (float)h.y;
+    return h.x;
 }
-SIMT_PAIR_ARITHMETIC(__nv_bfloat162, __nv_bfloat16)
+static inline SIMT_QUIET __nv_bfloat16 __high2bfloat16(__nv_bfloat162 h)
+{
+    return h.y;
+}
+static inline SIMT_QUIET __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a)
+{
+    return {a, a};
+}
+static inline SIMT_QUIET __nv_bfloat16 __ushort_as_bfloat16(unsigned short u)
+{
+    __nv_bfloat16 h;
+    h.bits = u;
+    return h;
+}
+static inline SIMT_QUIET unsigned short __bfloat16_as_ushort(__nv_bfloat16 h)
+{
+    return h.bits;
+}
+SIMT_HALVES(__nv_bfloat162, __nv_bfloat16)
 #endif

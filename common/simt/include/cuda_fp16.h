@@ -64,13 +64,31 @@ static inline SIMT_QUIET float2 __half22float2(__half2 h)
 {
     return make_float2((float)h.x, (float)h.y);
 }
-static inline SIMT_QUIET float __low2float(__half2 h)
+static inline SIMT_QUIET __half2 __halves2half2(__half a, __half b)
 {
-    return (float)h.x;
+    return {a, b};
 }
-static inline SIMT_QUIET float __high2float(__half2 h)
+static inline SIMT_QUIET __half __low2half(__half2 h)
 {
-    return (float)h.y;
+    return h.x;
 }
-SIMT_PAIR_ARITHMETIC(__half2, __half)
+static inline SIMT_QUIET __half __high2half(__half2 h)
+{
+    return h.y;
+}
+static inline SIMT_QUIET __half2 __half2half2(__half a)
+{
+    return {a, a};
+}
+static inline SIMT_QUIET __half __ushort_as_half(unsigned short u)
+{
+    __half h;
+    h.bits = u;
+    return h;
+}
+static inline SIMT_QUIET unsigned short __half_as_ushort(__half h)
+{
+    return h.bits;
+}
+SIMT_HALVES(__half2, __half)
 #endif

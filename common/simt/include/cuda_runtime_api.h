@@ -47,6 +47,7 @@ enum cudaFuncAttribute {
 enum {
     cudaSharedmemCarveoutMaxShared = 100,
     cudaStreamNonBlocking = 1,
+    cudaEventDefault = 0,
     cudaEventDisableTiming = 2,
     cudaEventInterprocess = 4,
     cudaIpcMemLazyEnablePeerAccess = 1,
@@ -64,6 +65,7 @@ typedef enum { cudaDriverEntryPointSuccess = 0 } cudaDriverEntryPointQueryResult
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
     int device;
+    void *devicePointer;
 };
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;
@@ -95,7 +97,8 @@ cudaError_t cudaGetDeviceCount(int *), cudaGetLastError(void), cudaPeekAtLastErr
     cudaFuncSetAttribute(const void *, enum cudaFuncAttribute, int),
     cudaFuncGetAttributes(struct cudaFuncAttributes *, const void *),
     cudaPointerGetAttributes(struct cudaPointerAttributes *, const void *),
-    cudaHostAlloc(void **, size_t, unsigned),
+    cudaHostAlloc(void **, size_t, unsigned), cudaMemGetInfo(size_t *, size_t *),
+    cudaDeviceReset(void),
     cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long,
                                      cudaDriverEntryPointQueryResult *);
 const char *cudaGetErrorString(cudaError_t);
@@ -116,6 +119,14 @@ template <class T>
 static inline cudaError_t cudaMallocManaged(T **p, size_t n, unsigned = cudaMemAttachGlobal)
 {
     return simtMallocManaged((void **)p, n);
+}
+template <class T> static inline cudaError_t cudaMallocAsync(T **p, size_t n, cudaStream_t)
+{
+    return simtMalloc((void **)p, n);
+}
+static inline cudaError_t cudaFreeAsync(void *p, cudaStream_t)
+{
+    return cudaFree(p);
 }
 template <class T> static inline cudaError_t cudaMallocHost(T **p, size_t n)
 {

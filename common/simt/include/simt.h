@@ -93,40 +93,80 @@ SIMT_VECTORS(double)
 SIMT_VECTORS(longlong)
 SIMT_VECTORS(ulonglong)
 
-/* half2 and bf162: each half by itself, rounded once. */
-#define SIMT_PAIR_ARITHMETIC(PAIR, ONE)                                                            \
-    static inline SIMT_QUIET PAIR __hadd2(PAIR a, PAIR b)                                          \
+/* half, bfloat16 and pairs of them: each number by itself, in float, rounded once. */
+#define SIMT_UNARY(PAIR, ONE, NAME, NAME2, VALUE)                                                  \
+    static inline SIMT_QUIET ONE NAME(ONE p)                                                       \
     {                                                                                              \
-        return {ONE((float)a.x + (float)b.x), ONE((float)a.y + (float)b.y)};                       \
+        const float a = p;                                                                         \
+        return ONE(VALUE);                                                                         \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR __hsub2(PAIR a, PAIR b)                                          \
+    static inline SIMT_QUIET PAIR NAME2(PAIR p)                                                    \
     {                                                                                              \
-        return {ONE((float)a.x - (float)b.x), ONE((float)a.y - (float)b.y)};                       \
+        return {NAME(p.x), NAME(p.y)};                                                             \
+    }
+#define SIMT_BINARY(PAIR, ONE, NAME, NAME2, VALUE)                                                 \
+    static inline SIMT_QUIET ONE NAME(ONE p, ONE q)                                                \
+    {                                                                                              \
+        const float a = p, b = q;                                                                  \
+        return ONE(VALUE);                                                                         \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR __hmul2(PAIR a, PAIR b)                                          \
+    static inline SIMT_QUIET PAIR NAME2(PAIR p, PAIR q)                                            \
     {                                                                                              \
-        return {ONE((float)a.x * (float)b.x), ONE((float)a.y * (float)b.y)};                       \
+        return {NAME(p.x, q.x), NAME(p.y, q.y)};                                                   \
+    }
+#define SIMT_OPERATOR(T, SIGN, NAME)                                                               \
+    static inline SIMT_QUIET T operator SIGN(T p, T q)                                             \
+    {                                                                                              \
+        return NAME(p, q);                                                                         \
+    }                                                                                              \
+    static inline SIMT_QUIET T &operator SIGN##=(T &p, T q)                                        \
+    {                                                                                              \
+        return p = NAME(p, q);                                                                     \
+    }
+#define SIMT_HALVES(PAIR, ONE)                                                                     \
+    SIMT_BINARY(PAIR, ONE, __hadd, __hadd2, a + b)                                                 \
+    SIMT_BINARY(PAIR, ONE, __hsub, __hsub2, a - b)                                                 \
+    SIMT_BINARY(PAIR, ONE, __hmul, __hmul2, a *b)                                                  \
+    SIMT_BINARY(PAIR, ONE, __hdiv, __h2div, a / b)                                                 \
+    SIMT_BINARY(PAIR, ONE, __hmax, __hmax2, fmaxf(a, b))                                           \
+    SIMT_BINARY(PAIR, ONE, __hmin, __hmin2, fminf(a, b))                                           \
+    SIMT_UNARY(PAIR, ONE, __hneg, __hneg2, -a)                                                     \
+    SIMT_UNARY(PAIR, ONE, __habs, __habs2, fabsf(a))                                               \
+    SIMT_UNARY(PAIR, ONE, hexp, h2exp, (simt::count_exp(), expf(a)))                               \
+    SIMT_UNARY(PAIR, ONE, hlog, h2log, logf(a))                                                    \
+    SIMT_UNARY(PAIR, ONE, hsqrt, h2sqrt, sqrtf(a))                                                 \
+    SIMT_UNARY(PAIR, ONE, hrsqrt, h2rsqrt, 1.0f / sqrtf(a))                                        \
+    SIMT_OPERATOR(ONE, +, __hadd)                                                                  \
+    SIMT_OPERATOR(ONE, -, __hsub)                                                                  \
+    SIMT_OPERATOR(ONE, *, __hmul)                                                                  \
+    SIMT_OPERATOR(ONE, /, __hdiv)                                                                  \
+    SIMT_OPERATOR(PAIR, +, __hadd2)                                                                \
+    SIMT_OPERATOR(PAIR, -, __hsub2)                                                                \
+    SIMT_OPERATOR(PAIR, *, __hmul2)                                                                \
+    SIMT_OPERATOR(PAIR, /, __h2div)                                                                \
+    static inline SIMT_QUIET ONE __hfma(ONE a, ONE b, ONE c)                                       \
+    {                                                                                              \
+        return ONE(fmaf((float)a, (float)b, (float)c));                                            \
     }                                                                                              \
     static inline SIMT_QUIET PAIR __hfma2(PAIR a, PAIR b, PAIR c)                                  \
     {                                                                                              \
-        return {ONE(fmaf((float)a.x, (float)b.x, (float)c.x)),                                     \
-                ONE(fmaf((float)a.y, (float)b.y, (float)c.y))};                                    \
+        return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                                     \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR __hmax2(PAIR a, PAIR b)                                          \
+    static inline SIMT_QUIET ONE operator-(ONE a)                                                  \
     {                                                                                              \
-        return {ONE(fmaxf((float)a.x, (float)b.x)), ONE(fmaxf((float)a.y, (float)b.y))};           \
+        return __hneg(a);                                                                          \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR operator+(PAIR a, PAIR b)                                        \
+    static inline SIMT_QUIET PAIR operator-(PAIR a)                                                \
     {                                                                                              \
-        return __hadd2(a, b);                                                                      \
+        return __hneg2(a);                                                                         \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR operator-(PAIR a, PAIR b)                                        \
+    static inline SIMT_QUIET float __low2float(PAIR h)                                             \
     {                                                                                              \
-        return __hsub2(a, b);                                                                      \
+        return (float)h.x;                                                                         \
     }                                                                                              \
-    static inline SIMT_QUIET PAIR operator*(PAIR a, PAIR b)                                        \
+    static inline SIMT_QUIET float __high2float(PAIR h)                                            \
     {                                                                                              \
-        return __hmul2(a, b);                                                                      \
+        return (float)h.y;                                                                         \
     }
 
 /* --- what the runtime offers -------------------------------------------------------------------*/

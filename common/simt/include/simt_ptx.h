@@ -11,7 +11,7 @@ namespace simt_ptx
 {
 typedef uint32_t u32;
 typedef uint64_t u64;
-enum Type { is_bf16, is_f16, is_tf32 };
+enum Type { is_bf16, is_f16, is_tf32, is_e4m3 };
 enum Order { is_plain, is_trans };
 template <int N> struct Columns {
     float *c[N];
@@ -54,6 +54,7 @@ int load_acquire(const int *p);
 void store_flag(int *p, int v, bool release);
 float exp2_approx(float x);
 u32 pack(float low, float high, Type type);
+u32 pack_e4m3(float x);
 void grid_dependency(void);
 
 #define SIMT_PTX static inline SIMT_QUIET void
@@ -173,6 +174,10 @@ SIMT_PTX tanh_approx(float &y, float x)
 template <Type type> SIMT_PTX cvt_x2(u32 &r, float high, float low)
 {
     r = pack(low, high, type);
+}
+SIMT_PTX cvt_e4m3x4(u32 &r, float x0, float x1, float x2, float x3)
+{
+    r = pack_e4m3(x0) | pack_e4m3(x1) << 8 | pack_e4m3(x2) << 16 | pack_e4m3(x3) << 24;
 }
 SIMT_PTX cvt_tf32(u32 &r, float x)
 {

@@ -4,6 +4,10 @@
  */
 #include <math.h>
 
+float exp_counted(float x); /* expf; the harness counts its calls */
+#define expf exp_counted    /* these count as well */
+#define exp  exp_counted
+
 /* For each of n rows: the state (m_a, l_a) of one part and (m_b, l_b) of another one; m and l: of
  * both. The state of no scores is (-inf, 0). 0: done. */
 int softmax_merge_variant(const float *m_a, const float *l_a, const float *m_b, const float *l_b,

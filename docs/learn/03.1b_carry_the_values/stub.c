@@ -4,8 +4,9 @@
  */
 #include <math.h>
 
-/* q [d], K [n][d], V [n][d]: O [d] and *lse of this one query */
-void attend_row(const float *q, const float *K, const float *V, float *O, float *lse, int n, int d)
+/* q [d], K [n][d], V_T [d][n]: O [d] and *lse of this one query */
+void attend_row(const float *q, const float *K, const float *V_T, float *O, float *lse, int n,
+                int d)
 {
     const float scale = 1.0f / sqrtf((float)d);
     float m = -INFINITY; /* the largest score so far */

@@ -21,13 +21,15 @@ __global__ void sum_kernel(const float *V, float *Y, int tiles)
             barrier_init(empty[s], 64);
         }
     __syncthreads();
-    auto fill = [&](int s, int j) { /* by the producer */
-                                    for (int n = thread; n < ROWS * D; n += 32)
-                                        smem[s][n] = V[j * ROWS * D + n];
+    /* by the producer */
+    auto fill = [&](int s, int j) {
+        for (int n = thread; n < ROWS * D; n += 32)
+            smem[s][n] = V[j * ROWS * D + n];
     };
-    auto add = [&](int s) { /* by a consumer, whose channel is its number */
-                            for (int r = 0; r < ROWS; r++)
-                                sum += smem[s][r * D + thread - 32];
+    /* by a consumer, whose channel is its number */
+    auto add = [&](int s) {
+        for (int r = 0; r < ROWS; r++)
+            sum += smem[s][r * D + thread - 32];
     };
     auto barrier_wait = [](uint32_t barrier, uint32_t parity) {
         ::barrier_wait(barrier, parity, 0);

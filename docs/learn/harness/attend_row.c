@@ -7,18 +7,23 @@
  */
 #include "attention.h"
 
-void attend_row(const float *q, const float *K, const float *V, float *O, float *lse, int n, int d);
+void attend_row(const float *q, const float *K, const float *V_T, float *O, float *lse, int n,
+                int d);
 
-const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
+const Mistake mistakes[] = {{"rows_for_columns", "V_T is read as if it had a key in each row. Row "
+                                                 "x holds channel x of all keys: V_T[x * n + j]."},
+                            ATTENTION_MISTAKES,
+                            {NULL, NULL}};
 
 static Head head;
+static float *V_T; /* [d][n] */
 static Output *O, *lse;
 
 void prepare(void)
 {
     const int hand = has_flag("--hand");
     const long n = hand ? 4 : number("-N", 1), d = hand ? 2 : number("-d", 2);
-    float *q = input("q", d), *K = input("K", n * d), *V = input("V", n * d);
+    float *q = input("q", d), *K = input("K", n * d), *V = malloc(sizeof *V * (size_t)(n * d + 1));
     const float slope = has_flag("--growing") ? 0.7f : has_flag("--falling") ? -0.7f : 0.0f;
     long e;
     O = output("O", 1, d, "query", "channel");
@@ -38,17 +43,25 @@ void prepare(void)
         memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V);
     }
+    V_T = input("V_T", n * d);
+    for (e = 0; e < n * d; e++)
+        V_T[e % d * n + e / d] = V[e];
     head = (Head){q, K, V, 1, n, d, 0, NULL};
 }
 
 void call(void)
 {
-    attend_row(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nk, (int)head.d);
+    attend_row(head.Q, head.K, V_T, O->found, lse->found, (int)head.Nk, (int)head.d);
 }
 
 void expect(int mistake)
 {
-    reference(&head, mistake, O->expected, lse->expected);
+    Head other = head;
+    other.V = V_T;
+    if (mistake == 1)
+        reference(&other, RIGHT, O->expected, lse->expected);
+    else
+        reference(&head, mistake ? mistake - 1 : RIGHT, O->expected, lse->expected);
 }
 
 const Mistake *diagnose(void)

@@ -45,7 +45,9 @@ typedef enum AttentionMistake {
     LAST_SCORE_FOR_MAX,
     OLD_MAXIMUM,
     DIVIDED_EACH_KEY,
-    DIVIDED_EACH_WEIGHT
+    DIVIDED_EACH_WEIGHT,
+    LEFT_AT_A_HIDDEN_TILE,
+    ZIGZAG_WITHOUT_MASK
 } AttentionMistake;
 
 #define NEW_TERM                                                                                   \
@@ -85,9 +87,14 @@ typedef enum AttentionMistake {
          "m is the last score here. It is the largest: m_new = max(m, s)."},                       \
         {"old_maximum", "p is exp(s - m_old). Before the first key m is -inf, and p is infinite: " \
                         "it is relative to m_new."},                                               \
-        {"divided_each_key", DIVIDED},                                                             \
+        {"divided_each_key", DIVIDED}, {"divided_each_key", DIVIDED},                              \
+        {"left_at_a_hidden_tile",                                                                  \
+         "A tile of keys that is hidden from one tile of queries is not shown to the later ones. " \
+         "With the keys outside, the queries behind a hidden tile see it."},                       \
     {                                                                                              \
-        "divided_each_key", DIVIDED                                                                \
+        "zigzag_without_a_mask",                                                                   \
+            "Chunks of keys after a chunk of queries are left out, though nothing hides them: "    \
+            "only a causal mask does."                                                             \
     }
 
 static inline int head_sees(const Head *h, int mistake, long i, long j)
@@ -97,8 +104,15 @@ static inline int head_sees(const Head *h, int mistake, long i, long j)
         return 1;
     if (mistake == LAST_KEY_DROPPED && j == h->Nk - 1)
         return 0;
+    if (mistake == LEFT_AT_A_HIDDEN_TILE && h->causal && has_flag("--tile")) {
+        const long tile = number("--tile", 0), of_queries = tile < h->Nq ? tile : h->Nq;
+        if (j / tile * tile > of_queries - 1 + h->Nk - h->Nq)
+            return 0;
+    }
     if (h->mask && h->mask[i * h->Nk + j])
         return 0;
+    if (mistake == ZIGZAG_WITHOUT_MASK && !h->causal && has_flag("--chunks"))
+        return j * number("--chunks", 1) / h->Nk <= i * number("--chunks", 1) / h->Nq;
     return !h->causal || (mistake == MASKS_THE_PAST ? j >= last : j <= last);
 }
 

@@ -6,6 +6,7 @@
  * defines one of the functions; the others stay empty (weak) and are not called.
  *
  * Interface: --part dV|dK|dQ|all, -N tokens, -d channels, --causal, --hand: the four tokens;
+ * --alike: all keys and values are the same; --ranks, for what a ring's mistake would give;
  * for `all` --keys, too, with the causal mask in the lower right corner, and --memory:
  * with little of it.
  */
@@ -53,7 +54,8 @@ enum {
     DV_WITH_DS,
     DQ_WITH_Q,
     DP_TURNED,
-    DIAGONAL_TILE_WHOLE
+    DIAGONAL_TILE_WHOLE,
+    STALE_KEYS
 };
 
 const Mistake mistakes[] = {
@@ -89,6 +91,9 @@ const Mistake mistakes[] = {
     {"diagonal_tile_whole",
      "The tile that the diagonal cuts is taken whole: a row ends at its own key there, and not at "
      "the end of the tile."},
+    {"stale_keys", "Each rank computes with the keys that it had at first, whoever's sums are "
+                   "here: keys and sums "
+                   "of a block have to travel together."},
     {NULL, NULL}};
 
 static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
@@ -151,6 +156,8 @@ void prepare(void)
     delta = input("delta", Nq);
     fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
     fill_normal(dO, Nq * d, 4);
+    for (long e = d; e < Nk * d && has_flag("--alike"); e++)
+        K[e] = K[e - d], V[e] = V[e - d];
     if (hand) {
         memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V), memcpy(dO, hand_dO, sizeof hand_dO);
@@ -257,15 +264,18 @@ void expect(int mistake)
     for (long i = 0; i < Nq; i++)
         for (long j = 0; j < Nk; j++) {
             const long row = mistake == ROW_OF_THE_KEY && j < Nq ? j : i;
+            const long n = Nk / number("--ranks", 1);
+            const long used = mistake == STALE_KEYS ? i / n * n + j % n : j; /* whose K and V */
             double p, dS, p_turned, dS_turned;
-            pair(mistake, i, j, &p, &dS);
+            pair(mistake, i, used, &p, &dS);
             p_turned = p, dS_turned = dS;
             if (turned)
                 pair(mistake, j, i, &p_turned, &dS_turned);
             if (mistake == OVERWRITTEN && !head_sees(mistake, i, j))
                 continue;
             if (dQ)
-                add(mistake, dQ, i, scale_q * dS, (mistake == DQ_WITH_Q && j < Nq ? Q : K) + j * d);
+                add(mistake, dQ, i, scale_q * dS,
+                    (mistake == DQ_WITH_Q && j < Nq ? Q : K) + used * d);
             if (dK)
                 add(mistake, dK, j, scale_k * dS_turned, Q + row * d);
             if (dV)

@@ -61,9 +61,9 @@ static const struct {
 } limits[] = {
     {"sectors-read", "sectors read", 1},
     {"sectors-written", "sectors written", 1},
-    {"wavefronts", "wavefronts", 1},
     {"shared-reads", "shared reads", 0},
     {"shared-writes", "shared writes", 0},
+    {"wavefronts", "wavefronts", 1},
     {"shuffles", "shuffles", 0},
     {"copies", "cp.async", 0},
     {"ldmatrix", "ldmatrix", 0},

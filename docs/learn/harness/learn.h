@@ -48,7 +48,7 @@ void prepare(void);
 void call(void);
 void expect(int mistake);
 const Mistake *diagnose(void) __attribute__((weak));
-void judge_counts(void) __attribute__((weak)); /* gpu.c: of a right result */
+void judge_counts(void) __attribute__((weak)); /* of a right result: what else counts */
 
 long number(const char *flag, long otherwise);
 int is_word(const char *flag, const char *word);

@@ -13,12 +13,14 @@
 int softmax_merge_variant(const float *m_a, const float *l_a, const float *m_b, const float *l_b,
                           float *m, float *l, int n);
 
+float exp_counted(float x);
+
 const Mistake mistakes[] = {
     {"merge_without_weights",
      "The sums are added as they are; each has to be brought to the common "
      "maximum first."},
     {"one_side_rescaled",
-     "Only l_b is multiplied by its factor. When b has the larger maximum, l_a is "
+     "It is always l_b that is multiplied by the factor. When b has the larger maximum, l_a is "
      "the one that shrinks."},
     {"nan_on_empty_row",
      "Two empty parts have m = -inf, and -inf - (-inf) is NaN. They give l = 0."},
@@ -31,7 +33,13 @@ const Mistake mistakes[] = {
 
 static float *m_a, *l_a, *m_b, *l_b;
 static Output *m, *l;
-static long n;
+static long n, exponentials;
+
+float exp_counted(float x)
+{
+    exponentials++;
+    return expf(x);
+}
 
 void prepare(void)
 {
@@ -60,6 +68,11 @@ void call(void)
 {
     if (softmax_merge_variant(m_a, l_a, m_b, l_b, m->found, l->found, (int)n) != 0)
         refuse("status", "Your function returned another number than 0.");
+    if (exponentials > n)
+        refuse("two_exponentials",
+               "%ld calls of exp_counted for %ld rows. The part with the larger maximum has the "
+               "factor exp(0) = 1.",
+               exponentials, n);
 }
 
 void expect(int mistake)
@@ -71,7 +84,9 @@ void expect(int mistake)
                                            : fmax(m_a[i], m_b[i]);
         const double shift = most == -INFINITY && mistake != 3 ? 0.0 : most;
         const double alpha = mistake == 1 || mistake == 2 ? 1.0 : exp(m_a[i] - shift);
-        const double beta = mistake == 1 ? 1.0 : exp(m_b[i] - shift);
+        const double beta = mistake == 1                       ? 1.0
+                            : mistake == 2 && m_a[i] != m_b[i] ? exp(-fabs((double)m_a[i] - m_b[i]))
+                                                               : exp(m_b[i] - shift);
         m->expected[i] = most;
         l->expected[i] = mistake == 6   ? l_a[i] * beta + l_b[i] * alpha
                          : mistake == 7 ? l_a[i] / alpha + l_b[i] / beta

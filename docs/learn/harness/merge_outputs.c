@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * merge_outputs.c: judges the merge of (O, lse) of two sets of keys, in place.
+ * merge_outputs.c: judges the merge of a state (m, l, a) into (O, lse), in place.
  *
  * Interface: -N rows, -d channels, --hand: query 3 of the four tokens, --large: lse in the
  * hundreds, --empty-old, --empty-block.
@@ -9,11 +9,14 @@
 
 #include "learn.h"
 
-void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d);
+void merge_row(float *O, float *lse, float m, float l, const float *a, int d);
 
 const Mistake mistakes[] = {
     {"merge_without_weights",
-     "O of the block is added as it is: it needs its share exp(lse_block - lse)."},
+     "a of the block is added as it is: it needs the factor exp(m - lse)."},
+    {"not_divided",
+     "a is l times the block's O, and exp(lse_block - lse) is the share of O. Of a it "
+     "is exp(m - lse)."},
     {"nan_on_empty_row", "Two empty sides have lse = -inf, and -inf - (-inf) is NaN."},
     {"no_max_subtraction",
      "exp(lse) is infinite from 88.72 on. Take the maximum out: max + log1p(exp(min - max))."},
@@ -31,7 +34,8 @@ const Mistake mistakes[] = {
     {"lse_not_updated", "O is merged and *lse is not: it has to become the merged one."},
     {NULL, NULL}};
 
-static float *O_old, *O_block, *lse_old, *lse_block;
+static float *O_old, *O_block, *lse_old, *lse_block; /* of the block: what its state stands for */
+static float *block_m, *block_l, *block_a;           /* [N] [N] [N][d] */
 static Output *O, *lse;
 static long N, d;
 
@@ -42,9 +46,11 @@ void prepare(void)
     d = hand ? 2 : number("-d", 2);
     O_old = malloc(sizeof *O_old * (size_t)(N * d));
     lse_old = malloc(sizeof *lse_old * (size_t)N);
-    O_block = input("O_block", N * d), lse_block = input("lse_block", N);
+    O_block = malloc(sizeof *O_block * (size_t)(N * d));
+    lse_block = malloc(sizeof *lse_block * (size_t)N);
+    block_m = input("m", N), block_l = input("l", N), block_a = input("a", N * d);
     O = output("O", N, d, "row", "channel"), lse = output("lse", N, 1, "row", "");
-    if (!O_old || !lse_old)
+    if (!O_old || !lse_old || !O_block || !lse_block)
         refuse("memory", "There is no memory for this case.");
     fill_normal(O_old, N * d, 1), fill_normal(O_block, N * d, 2);
     fill_normal(lse_old, N, 3), fill_normal(lse_block, N, 4);
@@ -62,6 +68,12 @@ void prepare(void)
         O_old[0] = O_old[1] = 0.5f, lse_old[0] = 1.4003f;
         O_block[0] = 1.6089f, O_block[1] = 2.3911f, lse_block[0] = 1.6318f;
     }
+    for (long i = 0; i < N; i++) {
+        block_l[i] = isinf(lse_block[i]) ? 0.0f : hand ? 1.2431f : 1.0f + 0.5f * (float)(i % 7);
+        block_m[i] = isinf(lse_block[i]) ? -INFINITY : lse_block[i] - logf(block_l[i]);
+        for (long x = 0; x < d; x++)
+            block_a[i * d + x] = block_l[i] * O_block[i * d + x];
+    }
 }
 
 void call(void)
@@ -69,7 +81,8 @@ void call(void)
     for (long i = 0; i < N; i++) {
         memcpy(O->found + i * d, O_old + i * d, sizeof(float) * (size_t)d);
         lse->found[i] = lse_old[i];
-        merge_row(O->found + i * d, lse->found + i, O_block + i * d, lse_block[i], (int)d);
+        merge_row(O->found + i * d, lse->found + i, block_m[i], block_l[i], block_a + i * d,
+                  (int)d);
     }
 }
 
@@ -77,24 +90,27 @@ void expect(int mistake)
 {
     for (long i = 0; i < N; i++) {
         const double a = lse_old[i], b = lse_block[i], max = fmax(a, b), min = fmin(a, b);
-        const int empty = isinf(max) && mistake != 2;
-        double both = empty ? max : max + log1p(exp(mistake == 8 ? max - min : min - max));
+        const int empty = isinf(max) && mistake != 3;
+        double both = empty ? max : max + log1p(exp(mistake == 9 ? max - min : min - max));
         double of_old = empty ? 1 : exp(a - both), of_block = empty ? 0 : exp(b - both);
-        if (mistake == 3) { /* as float32 has it */
+        if (mistake == 4) { /* as float32 has it */
             both = (double)logf(expf((float)a) + expf((float)b));
             of_old = exp(a - both), of_block = exp(b - both);
         }
-        if (mistake == 1)
-            of_block = 1;
-        if (mistake == 4)
-            of_old = of_block = 0.5;
+        const double l = block_l[i];
+        if (mistake == 1 && !empty)
+            of_block = l;
+        if (mistake == 2 && !empty)
+            of_block *= l;
         if (mistake == 5)
+            of_old = 0.5, of_block = 0.5 * l;
+        if (mistake == 6)
             of_old = 1;
-        if (mistake == 6 && !empty)
-            of_old = exp(b - both), of_block = exp(a - both);
         if (mistake == 7 && !empty)
+            of_old = exp(b - both), of_block = exp(a - both);
+        if (mistake == 8 && !empty)
             of_old = exp(a - max), of_block = exp(b - max);
-        if (mistake == 9)
+        if (mistake == 10)
             both = a;
         lse->expected[i] = both;
         for (long x = 0; x < d; x++)

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
  * ring_world.c: judges a ring whose ranks play in one process. It moves the blocks, counts hops and
- * compares with attention over all tokens.
+ * compares with attention over all tokens. A block that was passed on is overwritten where it lay,
+ * and with --memory there is no room to keep copies of all.
  *
  * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --large: scores in the
- * hundreds, --below: far below 0, --hand: the four tokens on two ranks.
+ * hundreds, --below: far below 0, --hand: the four tokens on two ranks, --memory: 48 KiB.
  */
 #include <math.h>
 
 #include "ring_world.h"
 
-#include "learn.h"
+#include "limits.h"
+
+#define ROOM (48L << 10) /* bytes with --memory */
 
 void ring_attention(RingWorld *world, int G, int n, int d, int causal);
 
@@ -56,16 +59,18 @@ static Output *O, *lse;
 static RingPlayer *players;
 static long G, n, d, hops;
 static int causal;
+static float *here[2],
+    *last; /* K and V where they lie now; a block on its way from the last rank */
 
 void pass_on(RingWorld *world)
 {
-    const RingPlayer last = world->rank[G - 1];
-    for (long r = G - 1; r > 0; r--) {
-        world->rank[r].K = world->rank[r - 1].K;
-        world->rank[r].V = world->rank[r - 1].V;
+    const size_t block = sizeof(float) * (size_t)(n * d);
+    (void)world;
+    for (int k = 0; k < 2; k++) {
+        memcpy(last, here[k] + (G - 1) * n * d, block);
+        memmove(here[k] + n * d, here[k], block * (size_t)(G - 1));
+        memcpy(here[k], last, block);
     }
-    world->rank[0].K = last.K;
-    world->rank[0].V = last.V;
     hops++;
 }
 
@@ -79,7 +84,10 @@ void prepare(void)
     Q = input("Q", G * n * d), K = input("K", G * n * d), V = input("V", G * n * d);
     O = output("O", G * n, d, "token", "channel"), lse = output("lse", G * n, 1, "token", "");
     players = malloc(sizeof *players * (size_t)G);
-    if (!players)
+    here[0] = malloc(sizeof(float) * (size_t)(G * n * d));
+    here[1] = malloc(sizeof(float) * (size_t)(G * n * d));
+    last = malloc(sizeof(float) * (size_t)(n * d));
+    if (!players || !here[0] || !here[1] || !last)
         refuse("memory", "There is no memory for this case.");
     fill_normal(Q, G * n * d, 1), fill_normal(K, G * n * d, 2), fill_normal(V, G * n * d, 3);
     for (long e = 0; e < G * n * d && has_flag("--large"); e++)
@@ -91,15 +99,27 @@ void prepare(void)
         memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V);
     }
+    memcpy(here[0], K, sizeof(float) * (size_t)(G * n * d));
+    memcpy(here[1], V, sizeof(float) * (size_t)(G * n * d));
     for (long r = 0; r < G; r++)
-        players[r] = (RingPlayer){Q + r * n * d, K + r * n * d, V + r * n * d, O->found + r * n * d,
-                                  lse->found + r * n};
+        players[r] = (RingPlayer){Q + r * n * d, here[0] + r * n * d, here[1] + r * n * d,
+                                  O->found + r * n * d, lse->found + r * n};
+}
+
+static void ring(void)
+{
+    RingWorld world = {players};
+    ring_attention(&world, (int)G, (int)n, (int)d, causal);
 }
 
 void call(void)
 {
-    RingWorld world = {players};
-    ring_attention(&world, (int)G, (int)n, (int)d, causal);
+    if (has_flag("--memory"))
+        little_memory(ring, ROOM,
+                      "There are 48 KiB of heap and of stack in this case. The blocks of all ranks "
+                      "have 128 KiB: use a block while it is here, and keep only O and lse.");
+    else
+        ring();
     if (hops > G - 1)
         refuse("one_hop_too_many",
                "The blocks made %ld hop%s; G - 1 is %ld. After that many all ranks have seen all "

@@ -6,7 +6,7 @@
 // - stepPage: choices, question, slider and keys around one drawing; the state is in the URL.
 // - heat, table, boxes, bars, code: the pictures. None of them knows attention.
 "use strict";
-const BUFFERS = ["Q", "K", "V", "dO", "O", "lse", "dQ", "dK", "dV", "work"];
+const BUFFERS = ["Q", "K", "V", "dO", "O", "lse", "dQ", "dK", "dV", "work", "visits", "log"];
 const HEAD = 16, FREE = 1 << 30;
 
 async function loadSteps(bytes) {
@@ -21,7 +21,8 @@ async function loadSteps(bytes) {
     const program = await WebAssembly.instantiate(bytes, { wasi_snapshot_preview1: some });
     const c = program.instance.exports;
     c._initialize();
-    const floats = (at, n) => new Float32Array(c.memory.buffer, at, n);
+    const buffer = (name, n, Type = Float32Array) =>
+        new Type(c.memory.buffer, c.step_buffer(BUFFERS.indexOf(name)), n);
     const texts = new Map();
     function text(at) {
         if (!texts.has(at)) {
@@ -33,7 +34,7 @@ async function loadSteps(bytes) {
 
     function log(count) {
         if (count < 0) throw Error("the C code refuses this case");
-        const all = floats(c.step_log(), count), events = [];
+        const all = buffer("log", count), events = [];
         for (let at = 0; at < count; at += all[at]) {
             const [, op, name, file, func, line, rows, cols, buffer, offset, i, ni, j, nj, loads,
                    stores] = all.slice(at, at + HEAD);
@@ -44,17 +45,12 @@ async function loadSteps(bytes) {
         }
         return events;
     }
-    const buffer = (name, n) => floats(c.step_buffer(BUFFERS.indexOf(name)), n);
-
     return {
         // given: {Q, K, V} rows in the place of random numbers
         input({ N, d, from = -FREE, to = FREE, seed = 0, sram = 0, Br = 64, Bc = 64, given }) {
             if (c.step_case(N, d, from, to, seed, sram, Br, Bc) < 0) throw Error("too large");
             for (const t in given || {}) buffer(t, N * d).set(given[t].flat());
-        }, visits(list) {
-            new BigInt64Array(c.memory.buffer, c.step_visits(), list.length)
-                .set(list.map(BigInt));
-        },
+        }, visits: list => buffer("visits", list.length, BigInt64Array).set(list.map(BigInt)),
         run: (rung, backward = 0) => log(c.step_run(rung, backward)),
         rows: (tree, i) => log(c.step_rows(tree, i)),
         ring: (...choices) => log(c.step_ring(...choices)),
@@ -63,6 +59,7 @@ async function loadSteps(bytes) {
 
 // --- small things --------------------------------------------------------------------------------
 
+const unique = list => [...new Set(list)];
 const range = n => Array.from({ length: n }, (_, k) => k);
 const shown = x => x === undefined || x === null ? "" : typeof x !== "number" ? `${x}` :
     x === Infinity ? "inf" : x === -Infinity ? "-inf" : x.toFixed(4);
@@ -76,10 +73,14 @@ function tag(name, attributes = {}, ...children) {
     return e;
 }
 
+// A tap writes what a part of a picture is below it.
 function svg(width, height, inside, label) {
-    const e = tag("div", { class: "picture", role: "img", "aria-label": label });
+    const e = tag("div", { class: "picture", role: "img", "aria-label": label }), note = tag("p");
     e.innerHTML = `<svg viewBox="0 0 ${width} ${height}" style="max-width:${width}px">` +
         `${inside}</svg>`;
+    e.onclick = ({ target }) => note.textContent = (target.querySelector("title") ||
+        target.parentNode.querySelector(":scope > title") || {}).textContent;
+    e.append(note);
     return e;
 }
 
@@ -88,8 +89,7 @@ function table(name, head, rows, fresh = () => false) {
     return tag("div", { class: "wide" }, tag("table", { "data-name": name },
         tag("caption", {}, name),
         tag("thead", {}, tag("tr", {}, tag("th"), ...head.map(h => tag("th", { scope: "col" },
-            h)))),
-        tag("tbody", {}, ...rows.map(([label, cells], r) => tag("tr", {},
+            h)))), tag("tbody", {}, ...rows.map(([label, cells], r) => tag("tr", {},
             tag("th", { scope: "row" }, label), ...cells.map((x, k) =>
                 tag("td", { class: fresh(r, k) ? "new" : "" }, shown(x))))))));
 }
@@ -101,25 +101,26 @@ const matrix = (values, cols) => range(values.length / cols || 0)
 
 // A square of scores. value(i, j): the score or undefined; colour(i, j): 0 to 1 or undefined.
 // tile: [i, ni, j, nj], framed. lit: {rows, cols}: [first, count] of the strips.
-function heat({ rows, cols, value, colour, tile, lit = {}, row, label }) {
+function heat({ rows, cols, value, colour, tile, lit = {}, row, label, names = ["query", "key"],
+                tell = (v, p) => `s = ${shown(v)}${p < 2 ? `, P = ${shown(p)}` : ""}` }) {
     const most = Math.max(rows, cols), s = Math.max(9, Math.min(34, Math.floor(330 / most)));
     const m = s + 12, inside = (n, span) => span && n >= span[0] && n < span[0] + span[1];
-    const out = [];
+    const out = [], box = (x, y, w, h, kind, title, style = "") => out.push(`<rect x="${x}" ` +
+        `y="${y}" width="${w}" height="${h}" class="${kind}" style="${style}"><title>${title}` +
+        `</title></rect>`);
     for (let i = 0; i < rows; i++)
-        out.push(`<rect x="2" y="${m + i * s}" width="${s}" height="${s - 1}" class="strip q ` +
-            `${inside(i, lit.rows) ? "lit" : ""} ${i === row ? "row" : ""}"><title>query ${i}` +
-            `</title></rect>`);
+        box(2, m + i * s, s, s - 1, `strip q ${inside(i, lit.rows) ? "lit" : ""} ` +
+            `${i === row ? "row" : ""}`, `${names[0]} ${i}`);
     for (let j = 0; j < cols; j++)
-        out.push(`<rect x="${m + j * s}" y="2" width="${s - 1}" height="${s}" class="strip k ` +
-            `${inside(j, lit.cols) ? "lit" : ""}"><title>key ${j}</title></rect>`);
+        box(m + j * s, 2, s - 1, s, `strip k ${inside(j, lit.cols) ? "lit" : ""}`,
+            `${names[1]} ${j}`);
     for (let i = 0; i < rows; i++)
         for (let j = 0; j < cols; j++) {
             const v = value(i, j), p = colour(i, j);
-            out.push(`<rect x="${m + j * s}" y="${m + i * s}" width="${s - 1}" height="${s - 1}" ` +
-                `class="cell ${v === undefined ? "open" : v === -Infinity ? "hidden" : ""}" ` +
-                (p === undefined ? "" : `style="--p:${(12 + 88 * Math.min(1, p)).toFixed(0)}%"`) +
-                `><title>q${i}, k${j}: ${v === undefined ? "not yet" : `s = ${shown(v)}`}` +
-                `${p === undefined ? "" : `, P = ${shown(p)}`}</title></rect>`);
+            box(m + j * s, m + i * s, s - 1, s - 1,
+                `cell ${v === undefined ? "open" : v === -Infinity ? "hidden" : ""}`,
+                `${names[0]} ${i}, ${names[1]} ${j}: ${v === undefined ? "not yet" : tell(v, p)}`,
+                p === undefined ? "" : `--p:${(12 + 88 * Math.min(1, p)).toFixed(0)}%`);
         }
     if (tile && tile[1])
         out.push(`<rect x="${m + tile[2] * s - 1}" y="${m + tile[0] * s - 1}" class="frame" ` +
@@ -153,10 +154,10 @@ function bars(name, rows) {
 function code(at) {
     const lines = (globalThis.steps_sources || {})[at && at.file];
     if (!lines) return null;
-    const first = Math.max(0, Math.min(lines.length - 9, at.line - 5)), file = at.file;
-    const up = "../../source/" + file + ".html";
+    const first = Math.max(0, Math.min(lines.length - 9, at.line - 5));
     return tag("details", { class: "code", open: innerWidth > 700 },
-        tag("summary", {}, tag("a", { href: up }, file), ` ${at.func}`),
+        tag("summary", {}, tag("a", { href: `../../source/${at.file}.html` },
+            at.file), ` ${at.func}`),
         tag("pre", {}, ...lines.slice(first, first + 9).map((text, k) =>
             tag("span", { class: first + k + 1 === at.line ? "now" : "" },
                 `${first + k + 1} `.padStart(5) + text + "\n"))));
@@ -164,9 +165,9 @@ function code(at) {
 
 // --- a page --------------------------------------------------------------------------------------
 
-// make(values): [{say, at, big, question: {text, answer}}]; draw(step, values, steps, now): nodes
+// make(values): [{say, at, question: {text, answer}}]; draw(step, values, steps, now): nodes
 function stepPage(at, choices, make, draw) {
-    let steps = [], now = 0, timer = 0, answered = -1;
+    let steps = [], now = 0, answered = -1;
     const value = {}, controls = tag("form", { class: "choices" });
     const out = tag("div", { class: "shown" });
     const say = tag("p", { class: "say", "aria-live": "polite" });
@@ -191,7 +192,7 @@ function stepPage(at, choices, make, draw) {
         ask.onsubmit = e => {
             e.preventDefault();
             const x = field.value.trim(), right = typeof q.answer === "number" ?
-                Math.abs(parseFloat(x) - q.answer) <= 0.01 + 0.01 * Math.abs(q.answer) :
+                Math.abs(parseFloat(x) - q.answer) <= .005 + .01 * Math.abs(q.answer) :
                 x === q.answer;
             right ? done("right") : verdict.textContent = "not yet: try again, or skip";
         };
@@ -199,11 +200,12 @@ function stepPage(at, choices, make, draw) {
         field.focus();
     }
     function show(n) {
+        if (!steps.length) return;
         now = Math.max(0, Math.min(steps.length - 1, n));
         slider.max = steps.length - 1;
         slider.value = now;
         where.textContent = `${now + 1} / ${steps.length}`;
-        say.textContent = steps[now].say.replace(/^./, first => first.toUpperCase());
+        say.textContent = steps[now].say.replace(/^[a-z](?=[a-z])/, a => a.toUpperCase());
         const [left, ...right] = draw(steps[now], value, steps, now).filter(e => e);
         const c = code(steps[now].at);
         out.replaceChildren(tag("div", {}, left), tag("div", {}, ...right), ...(c ? [c] : []));
@@ -216,11 +218,10 @@ function stepPage(at, choices, make, draw) {
         const next = n === steps.length && document.querySelector(".slides a.next-page");
         if (next && next.pathname.includes("/steps/")) return location.href = next.href + "?slides";
         for (let k = now + 1; k <= n; k++)
-            if (asked(k)) { if (k - 1 !== now) show(k - 1); stop(); return question(k); }
+            if (asked(k)) { if (k - 1 !== now) show(k - 1); return question(k); }
         ask.hidden = true;
         show(n);
     }
-    function stop() { clearInterval(timer); timer = 0; play.textContent = "play"; }
     function remake(first = 0) {
         for (const [name, c] of Object.entries(choices)) {
             const f = controls.elements[name];
@@ -229,9 +230,9 @@ function stepPage(at, choices, make, draw) {
             f.labelled.textContent = c.options || c.type ? "" : ` ${f.value}`;
         }
         if (choices.own) controls.elements.own.parentNode.hidden = value.input !== "own";
-        stop();
         answered = first;
         ask.hidden = true;
+        steps = [];
         try { steps = make(value); } catch (e) {
             return out.replaceChildren(tag("p", { class: "wrong" }, e.message));
         }
@@ -249,35 +250,25 @@ function stepPage(at, choices, make, draw) {
         controls.append(tag("label", {}, c.label, f.labelled, f));
         f.addEventListener("input", () => remake());
     }
-    const nextBig = by => {
-        let k = now + by;
-        while (k > 0 && k < steps.length - 1 && !steps[k].big) k += by;
-        return k;
-    };
-    const button = (text, label, act) =>
-        tag("button", { type: "button", "aria-label": label, title: label,
-                        onclick: () => { stop(); act(); } }, text);
-    const play = tag("button", { type: "button" }, "play");
-    play.onclick = () => timer ? stop() : (play.textContent = "stop", timer = setInterval(() =>
-        now + 1 < steps.length ? go(now + 1) : stop(), 900));
-    slider.oninput = () => { stop(); answered = +slider.value; show(+slider.value); };
+    const button = (text, label, onclick) =>
+        tag("button", { type: "button", "aria-label": label, title: label, onclick }, text);
+    slider.oninput = () => show(answered = +slider.value);
     at.tabIndex = 0;
     document.addEventListener("keydown", e => { // not in a control
-        const act = { ArrowRight: () => go(now + 1), ArrowLeft: () => show(now - 1),
-                      PageDown: () => go(nextBig(1)), PageUp: () => show(nextBig(-1)),
+        const on = () => go(now + 1), back = () => show(now - 1); // a clicker sends pages
+        const act = { ArrowRight: on, PageDown: on, ArrowLeft: back, PageUp: back,
                       Home: () => show(0), End: () => show(steps.length - 1),
                       f: () => at.requestFullscreen && at.requestFullscreen() }[e.key];
         if (!act || ![at, document.body].includes(e.target) || e.ctrlKey || e.metaKey ||
             e.altKey) return;
         e.preventDefault();
-        stop();
         act();
     });
     at.append(tag("details", { class: "settings", open: innerWidth > 700 },
                   tag("summary", {}, "choices"), controls), say, ask, out,
         tag("div", { class: "thumb" }, button("◀", "one step back (left arrow)", () =>
-            show(now - 1)),
-            slider, button("▶", "one step on (right arrow)", () => go(now + 1)), play, where));
+            show(now - 1)), slider,
+            button("▶", "one step on (right arrow)", () => go(now + 1)), where));
     remake(+given.step || 0);
     if (location.search.includes("slides")) document.documentElement.classList.add("slides");
     if (location.search.includes("selftest")) selftest(at, () => steps.length);
@@ -285,17 +276,16 @@ function stepPage(at, choices, make, draw) {
 
 // ?selftest: presses the keys itself and writes what each step shows at the page's end, for a test.
 function selftest(at, count) {
-    const seen = [], cells = e => [...e.querySelectorAll("td, [data-cell]")].map(c =>
-        c.textContent);
-    const press = key =>
-        at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    const seen = [], text = e => e.textContent;
+    const cells = e => [...e.querySelectorAll("td, [data-cell]")].map(text);
+    const press = key => at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     press("Home");
     for (let k = 0; k < count(); k++) {
         const tables = [...at.querySelectorAll("[data-name]")].map(t => [t.dataset.name,
             t.tagName === "TABLE" ? [...t.tBodies[0].rows].map(cells) : [cells(t)]]);
         const now = at.querySelector(".code .now");
-        seen.push({ say: at.querySelector(".say").textContent, code: now && now.textContent.trim(),
-                    shown: Object.fromEntries(tables) });
+        seen.push({ say: text(at.querySelector(".say")), code: now && text(now).trim(),
+                    hash: location.hash, shown: Object.fromEntries(tables) });
         press("ArrowRight");
     }
     document.body.append(tag("script", { type: "application/json", id: "selftest" },

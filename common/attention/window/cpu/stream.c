@@ -25,7 +25,7 @@
 
 #include "alloc.h"
 #include "attention/window/cpu/online_internal.h"
-#include "attention/window/cpu/stream_row.h"
+#include "attention/window/cpu/stream_simd.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "tensor.h"

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * masked_head.c: judges attention of one head under any mask, which the learner's function gets as
+ * a matrix.
+ *
+ * Interface: -N queries, --keys, -d channels; --causal, or --mask, of which every fifth row is
+ * hidden in whole.
+ */
+#include "attention.h"
+
+void masked_attention(const float *Q, const float *K, const float *V, const unsigned char *mask,
+                      float *O, float *lse, int Nq, int Nk, int d);
+
+#define LEFTOVER 1 /* the one mistake before those of attention.h */
+
+const Mistake mistakes[] = {
+    {"leftover_scores",
+     "At a hidden key stands the score that an earlier row had there: S_i serves all rows, and "
+     "what a row does not write, it inherits."},
+    ATTENTION_MISTAKES,
+    {NULL, NULL}};
+
+static Head head;
+static Output *O, *lse;
+
+void prepare(void)
+{
+    const long Nq = number("-N", 1), Nk = number("--keys", Nq), d = number("-d", 1);
+    float *Q = input("Q", Nq * d), *K = input("K", Nk * d), *V = input("V", Nk * d);
+    unsigned char *mask = calloc((size_t)(Nq * Nk), 1);
+    long e;
+    O = output("O", Nq, d, "query", "channel");
+    lse = output("lse", Nq, 1, "query", "");
+    fill_normal(Q, Nq * d, 1);
+    fill_normal(K, Nk * d, 2);
+    fill_normal(V, Nk * d, 3);
+    for (e = 0; e < Nq * Nk; e++)
+        mask[e] = has_flag("--causal") ? e % Nk > e / Nk + Nk - Nq
+                                       : has_flag("--mask") && (e / Nk % 5 == 4 || e * 7 % 3 == 1);
+    head = (Head){Q, K, V, Nq, Nk, d, 0, mask};
+}
+
+void call(void)
+{
+    const int masked = has_flag("--causal") || has_flag("--mask");
+    masked_attention(head.Q, head.K, head.V, masked ? head.mask : NULL, O->found, lse->found,
+                     (int)head.Nq, (int)head.Nk, (int)head.d);
+}
+
+/* The score that stands at key j when row i is summed; -inf: none. */
+static double leftover(long i, long j)
+{
+    double s = 0.0;
+    long x;
+    while (i >= 0 && head.mask[i * head.Nk + j])
+        i--;
+    for (x = 0; x < head.d && i >= 0; x++)
+        s += (double)head.Q[i * head.d + x] * head.K[j * head.d + x];
+    return i >= 0 ? s / sqrt((double)head.d) : -INFINITY;
+}
+
+void expect(int mistake)
+{
+    long i, j, x;
+    if (mistake != LEFTOVER) {
+        reference(&head, mistake ? mistake - LEFTOVER : RIGHT, O->expected, lse->expected);
+        return;
+    }
+    for (i = 0; i < head.Nq; i++) {
+        double *row = O->expected + i * head.d, l = 0.0;
+        int sees = 0;
+        memset(row, 0, sizeof *row * (size_t)head.d);
+        for (j = 0; j < head.Nk; j++) {
+            const double p = exp(leftover(i, j));
+            sees |= !head.mask[i * head.Nk + j];
+            l += p;
+            for (x = 0; x < head.d; x++)
+                row[x] += p * head.V[j * head.d + x];
+        }
+        for (x = 0; x < head.d && l > 0.0; x++)
+            row[x] /= l;
+        lse->expected[i] = sees ? log(l) : -INFINITY;
+    }
+}
+
+const Mistake *diagnose(void)
+{
+    return diagnose_attention(O, lse, 0);
+}
