@@ -7,9 +7,9 @@
  * does the work of all (block.cpp). One CPU thread does everything, in an order that is a function
  * of the seed: the same program says the same on every run.
  *
- * In the mode `check` each word (4 bytes) of shared and device memory has a Cell: who wrote it last,
- * who has read it since, and when. "When" is a vector clock: a thread knows for each other thread
- * up to which of its moments everything has happened before. Barriers, mbarriers, __syncwarp and
+ * In the mode `check` each word (4 bytes) of shared and device memory has a Cell: who wrote it
+ * last, who has read it since, and when. "When" is a vector clock: a thread knows for each other
+ * thread up to which of its moments everything has happened before. Barriers, mbarriers, __syncwarp and
  * fences join clocks (clocks.cpp); an access whose forerunner is not known to have happened before
  * is a race (shadow.cpp).
  *

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The counters against arithmetic on paper (useful bytes against the byte model, bank conflicts) and
-against a card: wavefronts of known patterns.
+"""The counters against arithmetic on paper (useful bytes against the byte model, bank conflicts),
+and against a card: wavefronts of known patterns.
 
 usage: test_counts.py SIMT_PATTERNS
 """
