@@ -367,6 +367,8 @@ extern "C" long simt_count(const char *what)
         return sum_of(&Stat::sectors, 'g', name == "sectors written");
     if (name == "wavefronts")
         return sum_of(&Stat::waves, 's', -1);
+    if (name == "ideal wavefronts")
+        return sum_of(&Stat::ideal, 's', -1);
     if (name == "shared reads" || name == "shared writes")
         return sum_of(&Stat::requests, 's', name == "shared writes");
     long sum = 0;
