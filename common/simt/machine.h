@@ -9,9 +9,9 @@
  *
  * In the mode `check` each word (4 bytes) of shared and device memory has a Cell: who wrote it
  * last, who has read it since, and when. "When" is a vector clock: a thread knows for each other
- * thread up to which of its moments everything has happened before. Barriers, mbarriers, __syncwarp and
- * fences join clocks (clocks.cpp); an access whose forerunner is not known to have happened before
- * is a race (shadow.cpp).
+ * thread up to which of its moments everything has happened before. Barriers, mbarriers,
+ * __syncwarp and fences join clocks (clocks.cpp); an access whose forerunner is not known to have
+ * happened before is a race (shadow.cpp).
  *
  *     block.cpp     fibers, the scheduler, barriers, shuffles
  *     clocks.cpp    vector clocks, atomics and fences
