@@ -205,6 +205,8 @@ def visible_part(text, name):
     """The cases of a drawn suite that students may see, or None."""
     drawn = suites.parse(text, name)
     drawn.cases = [case for case in drawn.cases if case.visibility == "visible"]
+    groups = {case.group for case in drawn.cases}
+    drawn.subject = drawn.subject if drawn.subject in groups else ""
     return drawn.text() if drawn.cases else None
 
 

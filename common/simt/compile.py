@@ -24,10 +24,12 @@ for flag in ("-tsan-instrument-func-entry-exit=0", "-tsan-instrument-read-before
              "-tsan-distinguish-volatile=1", "-simplifycfg-hoist-common=false",
              "-simplifycfg-sink-common=false", "-enable-tail-merge=0"):
     HOOKS += ["-mllvm", flag]
-# no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc
+# no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc;
+# no jump in place of a last call, whose line would be lost
 CODE = ["-O1", "-g", "-gline-tables-only", "-ffp-contract=fast", "-fno-vectorize",
         "-fno-slp-vectorize", "-fPIC", "-fno-exceptions", "-fno-strict-aliasing", "-fdeclspec",
-        "-fno-omit-frame-pointer", "-fno-math-errno", "-Wno-everything"]
+        "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-math-errno",
+        "-Wno-everything"]
 LIBRARIES = ["-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
 
 
@@ -63,6 +65,9 @@ def main():
                            stdout=subprocess.PIPE, text=True, check=False)
     if plain.returncode:
         sys.exit(plain.returncode)
+    if depfile:
+        with open(depfile[depfile.index("-MF") + 1], "a", encoding="utf-8") as deps:
+            deps.write(f"{out}: {__file__} {translate.__file__}\n")
     try:
         text = translate.translate(plain.stdout, headers)
     except translate.Unknown as unknown:

@@ -17,7 +17,7 @@ import grade
 import handout
 import suite as suites
 from tap import Tap
-from test_assignments import KEY, build, edited, graded
+from test_assignments import KEY, build, edited, graded, numbers, solution
 
 SUITE = """contract=ring_method time=10 memory=256
 name=plain : --ranks 4 -H 2 -N 66 -d 8
@@ -156,6 +156,11 @@ def check_subject(tap, place, folder, plain):
                {"refused"},
                f"{path.name}: messages without a byte are refused",
                str([test["message"] for test in empty["tests"]]))
+    suite = suites.read(folder / "twist_dilation.template", KEY)
+    changed = build(place, "changed", edited(solution(5, "dilation"), GATHER), numbers(suite))
+    found = graded(place, suite, [changed])[0]
+    tap.ok(0.3 < found["score"] / found["max_score"] <= 0.4, "and of the change, too",
+           str([test["message"] for test in found["tests"]]))
 
 
 def main():
