@@ -22,7 +22,7 @@ static std::unordered_map<uintptr_t, std::shared_ptr<const Known>> published; /*
 Clock new_clock(void)
 {
     Clock c = {};
-    c.at.assign((size_t)launch_now.threads + 1, 0);
+    c.at.assign(slot_of(ENGINE) + 1, 0);
     c.async = c.fenced = c.at;
     return c;
 }
@@ -69,6 +69,13 @@ void join_thread(Clock &into, Fiber *f)
     join(into, *f->base);
     into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
     f->clock++;
+}
+
+Clock this_moment(Fiber *f)
+{
+    Clock now = *f->base;
+    now.at[slot_of(f->tid)] = f->clock++;
+    return now;
 }
 
 void learn(Fiber *f, const ClockRef &what)
@@ -123,19 +130,14 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     return result;
 }
 
-bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of)
+/* What is known of another block's threads. */
+const u32 *known_elsewhere(const Clock &c, u32 block)
 {
-    const Clock *c = as_of ? as_of : f->base.get();
-    const int t = a.thread - 1;
-    if (a.block != f->block->number) {
-        if (!c->known)
-            return false;
-        const auto at = c->known->find(a.block);
-        return at != c->known->end() && at->second->at[slot_of(t)] >= a.clock;
-    }
-    if (async)
-        return c->async[slot_of(t)] >= a.clock;
-    return t == f->tid || c->at[slot_of(t)] >= a.clock;
+    static const u32 nothing[MAX_THREADS + 1] = {};
+    if (!c.known)
+        return nothing;
+    const auto at = c.known->find(block);
+    return at == c.known->end() ? nothing : at->second->at.data();
 }
 
 /* --- between blocks, and through flags inside of one ------------------------------------------*/
@@ -146,8 +148,7 @@ void fence(void)
     if (!flags.check || !f)
         return;
     settle_writes();
-    Clock now = *f->base;
-    now.at[slot_of(f->tid)] = f->clock++;
+    Clock now = this_moment(f);
     raise(now.fenced, now.at);
     now.has_fenced = true;
     f->base = std::make_shared<const Clock>(std::move(now));
@@ -186,6 +187,21 @@ void acquire(Fiber *f, uintptr_t address)
         sum.known = known;
     }
     f->base = std::make_shared<const Clock>(std::move(sum));
+}
+
+/* Who polls a flag must let others run. */
+void read_flag(uintptr_t address, int size, u32 pc)
+{
+    access(address, size, false, pc, ATOMIC);
+    spin(pc);
+    acquire(me, address);
+}
+
+void write_flag(uintptr_t address, int size, u32 pc)
+{
+    access(address, size, true, pc, ATOMIC);
+    publish(me, address, false);
+    progress++;
 }
 
 void clocks_forget(void)
@@ -257,9 +273,7 @@ void red_add(float *to, const float *v, int n)
 
 int load_acquire(const int *p)
 {
-    access((uintptr_t)p, 4, false, SIMT_PC, ATOMIC);
-    spin(SIMT_PC);
-    acquire(me, (uintptr_t)p);
+    read_flag((uintptr_t)p, 4, SIMT_PC);
     return *(const volatile int *)p;
 }
 
@@ -267,9 +281,7 @@ void store_flag(int *p, int v, bool release)
 {
     if (release)
         fence();
-    access((uintptr_t)p, 4, true, SIMT_PC, ATOMIC);
-    publish(me, (uintptr_t)p, false);
+    write_flag((uintptr_t)p, 4, SIMT_PC);
     *p = v;
-    progress++;
 }
 } // namespace simt_ptx

@@ -172,7 +172,6 @@ def link_sources(app, doctree):
             node["reftargetid"] = None
         elif (ROOT / path).is_dir() or isinstance(node, addnodes.download_reference) and not (
                 path.endswith((".json", ".jsonl", ".npy"))):
-            app.env.note_dependency(str(ROOT / path))
             source_page(app.outdir, path)
             node.replace_self(nodes.reference("", "", *node.children, internal=True,
                                               refuri=os.path.relpath(f"source/{path}.html", page)))
@@ -185,13 +184,13 @@ SOURCE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{path}</
 <body class="source"><a href="{up}/index.html">Attention Ladder</a><h1>{path}</h1>{body}\n"""
 
 
-@functools.cache
 def source_page(out, path):
     """A plain page: with the list of all pages at its side it would take ten times as long."""
     file, page = ROOT / path, pathlib.Path(out, "source", f"{path}.html")
+    if page.exists() and page.stat().st_mtime > file.stat().st_mtime:
+        return
     if file.is_dir():
-        names = [f"<li>{html.escape(p.name)}</li>" for p in sorted(file.iterdir())]
-        body = f"<ul>{''.join(names)}</ul>"
+        body = "".join(f"<li>{html.escape(p.name)}</li>" for p in sorted(file.iterdir()))
     else:
         try:
             lexer = get_lexer_for_filename(path.replace(".cuh", ".cu"))
@@ -257,8 +256,10 @@ def add_steps(app, pagename, templatename, context, doctree):
 def finish(app, error):
     """index.html opens the first page, slides.html the step pages; their rungs are pages, too."""
     out = pathlib.Path(app.outdir)
-    for rung in re.findall(r'"(0\d_[^"]*)":\[', (STEPS / "steps.wasm.js").read_text()):
-        source_page(app.outdir, rung)
+    old = [str(p.relative_to(out / "source"))[:-5] for p in (out / "source").rglob("*.html")]
+    for path in old + re.findall(r'"(0\d_[^"]*)":\[', (STEPS / "steps.wasm.js").read_text()):
+        if (ROOT / path).exists():
+            source_page(app.outdir, path)
     for name, page in (("index", "docs/README.html"),
                        ("slides", "docs/steps/01_scores_to_output.html?slides")):
         (out / f"{name}.html").write_text(

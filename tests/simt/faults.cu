@@ -66,6 +66,38 @@ static __global__ void same_value(float *o)
     __syncthreads();
     o[threadIdx.x] = s[0];
 }
+/* Of several lanes that read, the first is the one that has not met the writer since. */
+static __global__ void first_of_three_readers(float *o)
+{
+    __shared__ float s[1];
+    s[0] = 1.0f;
+    __syncwarp();
+    if (threadIdx.x < 3)
+        o[threadIdx.x] = s[0]; /* line A */
+    if (threadIdx.x == 1 || threadIdx.x == 2)
+        __syncwarp(6);
+    if (threadIdx.x == 2)
+        s[0] = 2.0f; /* line B */
+}
+/* Bytes of one word: who has met the writer of the second has not met that of the first. */
+static __global__ void first_byte_of_two(float *o)
+{
+    __shared__ unsigned char s[4];
+    if (threadIdx.x < 2)
+        s[threadIdx.x] = 1; /* line A */
+    if (threadIdx.x == 1 || threadIdx.x == 2)
+        __syncwarp(6);
+    if (threadIdx.x == 2)
+        o[0] = s[0]; /* line B */
+}
+static __global__ void own_byte_each(float *o)
+{
+    __shared__ unsigned char s[64];
+    s[threadIdx.x] = 1;
+    for (int i = 0; i < 3; i++)
+        s[threadIdx.x] = (unsigned char)(s[threadIdx.x] + 1);
+    o[threadIdx.x] = s[threadIdx.x];
+}
 static __global__ void barrier_between(float *o)
 {
     __shared__ float s[64];
@@ -428,6 +460,26 @@ static __global__ void groups(float *o)
     o[block.thread_rank()] = sums[block.thread_rank() % 8];
 }
 
+static __global__ void votes_and_sums(float *o)
+{
+    const unsigned all = ~0u, lane = threadIdx.x % 32;
+    const int sign = (int)lane - 16;
+    assert(__ballot_sync(all, lane & 1) == 0xaaaaaaaau);
+    assert(__any_sync(all, lane == 5) && !__any_sync(all, lane > 31));
+    assert(__all_sync(all, lane < 32) && !__all_sync(all, lane < 31));
+    assert(__reduce_max_sync(all, lane) == 31 && __reduce_max_sync(all, sign - 16) == -1);
+    assert(__reduce_min_sync(all, lane + 1) == 1 && __reduce_min_sync(all, sign) == -16);
+    assert(__reduce_add_sync(all, lane) == 496 && __reduce_or_sync(all, 1u << lane) == ~0u);
+    assert(__reduce_and_sync(all, lane | 32) == 32 && __reduce_xor_sync(all, lane + 1) == 32);
+    assert(__shfl_up_sync(all, lane, 3) == (lane < 3 ? lane : lane - 3));
+    assert(__shfl_down_sync(all, lane, 3) == (lane > 28 ? lane : lane + 3));
+    assert(__shfl_sync(all, lane, 13, 8) == lane / 8 * 8 + 5);
+    assert(__shfl_xor_sync(all, lane, 9, 8) == (lane % 32 / 8 % 2 ? (lane ^ 9) : lane));
+    assert(__syncthreads_and(threadIdx.x < 64) && !__syncthreads_and(threadIdx.x < 63));
+    assert(__syncthreads_or(threadIdx.x == 63) && __syncthreads_count(threadIdx.x < 10) == 10);
+    o[threadIdx.x] = 1.0f;
+}
+
 /* The last 4 bytes are zeroed, not read. */
 static __global__ void pipeline_waited_for(float *o)
 {
@@ -469,6 +521,9 @@ static int run(const char *name)
     FAULT(race_rw, 1, 64>>>(o))                    /* race: read, then written: A B */
     FAULT(race_ww, 1, 64>>>(o))                    /* race: written twice: A A */
     FAULT(same_value, 1, 64>>>(o))                 /* warning: the same value written twice: A A */
+    FAULT(first_of_three_readers, 1, 32>>>(o))     /* race: read, then written: A B */
+    FAULT(first_byte_of_two, 1, 32>>>(o))          /* race: written, then read: A B */
+    FAULT(own_byte_each, 1, 64>>>(o))              /* none */
     FAULT(barrier_between, 1, 64>>>(o))            /* none */
     FAULT(lanes_without_syncwarp, 1, 64>>>(o))     /* race: written, then read: A B */
     FAULT(lanes_with_syncwarp, 1, 64>>>(o))        /* none */
@@ -510,6 +565,7 @@ static int run(const char *name)
     FAULT(mbarrier_not_made, 1, 32>>>(o))          /* wrong use of an mbarrier: */
     FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
     FAULT(words_of_cuda, 1, 64>>>(o))              /* none */
+    FAULT(votes_and_sums, 1, 64>>>(o))             /* none */
     if (strcmp(name, "too_many_threads") == 0)
         barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
     else if (strcmp(name, "too_much_shared") == 0)
