@@ -407,6 +407,10 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         return cli_refuse("--dtype e4m3%s: found no variant of %s that computes this on --device "
                           "%s, accepted is what --list shows",
                           c->backward ? " --backward" : "", stage->name, device_names[c->device]);
+    if (c->dtype == ATTN_E4M3 && c->device == CLI_DEVICE_AUTO && strcmp(c->variant, "all") == 0 &&
+        device_count() == 0)
+        return cli_refuse("--dtype e4m3: found no CUDA device on this machine, accepted is a "
+                          "machine with one: no variant for a CPU computes this");
     if (c->variant_so && check_shared_object(c->variant_so) != 0)
         return EXIT_USAGE;
     if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)
