@@ -5,9 +5,9 @@
     autograder.py --suites DIR [--results FILE] [--so-sandbox strict|off]
                   [--visible DIR --metadata FILE] [--suite HEADER --case FLAGS] FOLDER
 
-DIR holds *.suite files. Each is graded on FOLDER/mine.c, but twist.suite on FOLDER/mine_twist.c. A
-file that is not there has no points. Without --results the points are printed for the student;
-with it FILE becomes Gradescope's results.json.
+DIR holds *.suite files. Each is graded on FOLDER/mine.c, but twist.suite on FOLDER/mine_twist.c (in
+CUDA .cu). A file that is not there has no points. Without --results the points are printed for the
+student; with it FILE becomes Gradescope's results.json.
 
 --metadata is Gradescope's submission_metadata.json: until the due date that it names, with what the
 student was granted, the suites of --visible are graded, afterwards those of --suites. So the points
@@ -37,7 +37,7 @@ import grade_formats
 import suite as suites
 import tool
 
-MINE, TWIST = "mine.c", "mine_twist.c"
+MINE, TWIST = "mine", "mine_twist"
 MOST_LOOKED_AT = 1000  # files in a student's folder
 
 
@@ -45,11 +45,12 @@ def suites_of(folder):
     """Simple and public ones first, then what only the teacher has, the change at the end."""
     found = pathlib.Path(folder).glob("*.suite")
     return sorted(found, key=lambda p: (p.stem.startswith("twist"), p.stem.startswith("hidden"),
-                                        p.stem != "simple", p.name))
+                                        p.stem != "simple", p.stem != "public", p.name))
 
 
 def submission_for(suite, folder):
-    return pathlib.Path(folder) / (TWIST if suite.stem.startswith("twist") else MINE)
+    kind = ".cu" if "contract=flash_cuda" in suite.read_text(encoding="utf-8") else ".c"
+    return pathlib.Path(folder) / ((TWIST if suite.stem.startswith("twist") else MINE) + kind)
 
 
 def nearly(name):
@@ -117,7 +118,8 @@ def merged(graded):
     tests = [{**test, "name": f"{pathlib.Path(suite.path).stem}: {test['name']}"}
              for suite, result in graded for test in result["tests"]]
     said = dict.fromkeys(result["compiler"] for _, result in graded if result["compiler"])
-    return {"submission": MINE, "score": round(sum(test["score"] for test in tests), 2),
+    name = MINE + (".cu" if graded[0][0].contract == "flash_cuda" else ".c")
+    return {"submission": name, "score": round(sum(test["score"] for test in tests), 2),
             "max_score": sum(result["max_score"] for _, result in graded),
             "sandbox": graded[0][1]["sandbox"], "compiler": "\n".join(said), "tests": tests}
 

@@ -26,7 +26,8 @@ static const Contract *const contracts[] = {
     &contract_naive,          &contract_tiled_softmax,       &contract_flash_forward,
     &contract_flash_backward, &contract_sliding_window,      &contract_softmax_merge,
     &contract_softmax_twist,  &contract_softmax_rows,        &contract_flash_simple,
-    &contract_backward_steps, &contract_sliding_window_step, &contract_ring_method};
+    &contract_backward_steps, &contract_sliding_window_step, &contract_ring_method,
+    &contract_flash_cuda};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
 const Contract *contract_find(const char *name)
@@ -140,13 +141,15 @@ static int read_requirement(JudgeCase *c, const char *text)
 {
     if (strcmp(text, "memory=N") == 0)
         c->require_memory = 1;
-    else if (strcmp(text, "ring") == 0 && strcmp(c->contract->name, "ring_method") == 0)
+    else if (strcmp(text, "ring") == 0 && c->contract == &contract_ring_method)
         c->require_ring = 1;
+    else if (strcmp(text, "blocks") == 0 && c->contract == &contract_ring_method)
+        c->require_blocks = 1;
     else if (strcmp(text, "no-blas") == 0)
         c->no_blas = 1; /* which symbols a library needs is grade's to see */
     else
         return cli_refuse("--require: found '%s', accepted are memory=N, no-blas and, of a "
-                          "ring_method, ring",
+                          "ring_method, ring and blocks",
                           text);
     return 0;
 }

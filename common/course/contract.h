@@ -69,8 +69,8 @@ typedef struct JudgeCase {
     int part;           /* backward_steps */
     int no_blas;        /* --require no-blas */
     int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
-    int require_ring;
-    int threads; /* 0: those of the limits */
+    int require_ring, require_blocks; /* ring_method: neighbours only; no rank holds all keys */
+    int threads;                      /* 0: those of the limits */
     Inputs problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
@@ -103,9 +103,10 @@ typedef struct JudgeRun {
     Check check;                  /* array[] of a contract of another kind has names of its own */
     int has_hint_data;            /* 1: check and out.args are those of an attention pass */
     int64_t messages, sent_bytes; /* ring_method */
-    const char *code;             /* ring_method: why it could not go on; "" or NULL */
-    char trace[320];              /* the first state that is wrong (judge_trace.h), or "" */
-    void *trace_memory;           /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
+    double sectors, banks; /* flash_cuda: traffic that is necessary over that found, 0 to 1 */
+    const char *code;      /* ring_method: what went wrong; NULL: it has no name */
+    char trace[320];       /* the first state that is wrong (judge_trace.h), or "" */
+    void *trace_memory;    /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
 } JudgeRun;
 
 struct Contract {
@@ -142,7 +143,7 @@ double case_flops(const JudgeCase *c);
 extern const Contract contract_naive, contract_tiled_softmax, contract_flash_forward,
     contract_flash_backward, contract_sliding_window, contract_softmax_merge, contract_softmax_rows,
     contract_softmax_twist, contract_flash_simple, contract_backward_steps,
-    contract_sliding_window_step, contract_ring_method;
+    contract_sliding_window_step, contract_ring_method, contract_flash_cuda;
 
 /* Outputs of the problem's shape, poisoned. 0, or -1 with run->end broken. */
 int run_outputs_new(const JudgeCase *c, JudgeRun *run);
@@ -155,6 +156,12 @@ void run_add_trace(IsolateTask *task, const JudgeRun *run);
 int case_is_square(const JudgeCase *c);
 /* run->out.args becomes the case with its twist and the outputs: what check and hints compare. */
 void run_take_truth(const JudgeCase *c, JudgeRun *run);
+/* Names a mistake of a ring in run->message and run->code, if one explains a rank's rows.
+ * positions: rank after rank. */
+void ring_hints_find(const JudgeCase *c, int world, const int32_t *tokens, const int32_t *positions,
+                     JudgeRun *run);
+/* Code number n of those mistakes, with an example of its sentence; NULL behind the last. */
+const char *ring_hint_code(int n, const char **sentence);
 /* One float array, expected in float64: into a. Rows of `width` elements are what it counts. */
 void judge_floats(CheckArray *a, const char *name, const float *found, const double *expected,
                   const double *bound, int64_t rows, int64_t width);

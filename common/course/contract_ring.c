@@ -17,17 +17,16 @@
  */
 #include "course/contract.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "course/runner_contracts.h"
 
-enum { MAX_WORLD = 16, MAILBOX_LEAST = 1 << 20, MOST_QUEUED = 1 << 26 };
+enum { MAX_WORLD = 16, MAILBOX_LEAST = 1 << 20, MAILBOX_MOST = 1 << 24, MOST_QUEUED = 1 << 26 };
+#define FIXED (2.0 * 0x1p20)
 
 /* Which tokens a rank has, and its part of all tensors. */
 typedef struct Shard {
@@ -156,6 +155,8 @@ static int make_ring(JudgeCase *c)
     ring->mailbox_bytes = (size_t)(8 * f->Nq * (f->H + f->Hkv) * f->d) * sizeof(float);
     if (ring->mailbox_bytes < MAILBOX_LEAST)
         ring->mailbox_bytes = MAILBOX_LEAST;
+    if (ring->mailbox_bytes > MAILBOX_MOST)
+        ring->mailbox_bytes = MAILBOX_MOST;
     return make_shards(c, ring) == 0 ? EXIT_OK : cli_no_memory("the reference");
 }
 
@@ -174,7 +175,7 @@ typedef struct Post {
     Letter *first[MAX_WORLD][MAX_WORLD]; /* [from][to] */
     int waits_for[MAX_WORLD];            /* a rank; -1: it is at work; world: it has ended */
     size_t wants[MAX_WORLD];
-    int64_t messages, sent_bytes, to_strangers;
+    int64_t messages, sent_bytes, to_strangers, empty;
     size_t queued; /* bytes that nobody has received yet */
     int stopped, late;
     const char *code;
@@ -243,6 +244,7 @@ static int post_letter(Post *p, int rank, const IsolateMessage *m)
         ;
     *end = letter;
     p->messages++;
+    p->empty += m->bytes == 0;
     p->sent_bytes += (int64_t)m->bytes;
     p->to_strangers +=
         m->peer != (rank + 1) % p->world && m->peer != (rank + p->world - 1) % p->world;
@@ -252,18 +254,13 @@ static int post_letter(Post *p, int rank, const IsolateMessage *m)
 
 static int fetch_letter(Post *p, int rank, const IsolateMessage *m)
 {
-    const time_t seconds = (time_t)(m->deadline_ms / 1e3);
-    const struct timespec end = {seconds, (long)((m->deadline_ms - 1e3 * (double)seconds) * 1e6)};
     Letter *letter;
     p->waits_for[rank] = m->peer;
     while (!p->stopped && !p->first[m->peer][rank]) {
         if (is_stuck(p))
             return 0;
-        if (pthread_cond_timedwait(&p->changed, &p->lock, &end) == ETIMEDOUT && !p->stopped) {
-            p->late = 1;
-            explain_ranks(p, "the time is over");
-            return 0;
-        }
+        /* no limit here: somebody is at work, and has a limit of its own */
+        pthread_cond_wait(&p->changed, &p->lock);
     }
     if (p->stopped)
         return 0;
@@ -315,7 +312,6 @@ static int somebody_waits(const Post *p)
 static void end_rank(Post *p, int rank, int good, IsolateEnd end)
 {
     pthread_mutex_lock(&p->lock);
-    /* its time is over a moment before that of those who wait: the reason is the same */
     if (end == ISOLATE_TIME && !p->stopped && somebody_waits(p)) {
         p->late = 1;
         explain_ranks(p, "the time is over");
@@ -484,6 +480,11 @@ static void require_ring(const JudgeCase *c, const Post *p, JudgeRun *run)
                  "%" PRId64 " of %" PRId64 " messages went to ranks that are no neighbours, "
                  "accepted is a ring (--require ring)",
                  p->to_strangers, p->messages);
+    else if (p->empty > 0)
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "%" PRId64 " of %" PRId64 " messages were empty, accepted are those that move "
+                 "something (--require ring)",
+                 p->empty, p->messages);
     else if (p->queued > 0)
         snprintf(run->end.sentence, sizeof run->end.sentence,
                  "%zu bytes of messages were sent and never received, accepted is a ring "
@@ -494,16 +495,41 @@ static void require_ring(const JudgeCase *c, const Post *p, JudgeRun *run)
     run->end.end = ISOLATE_REFUSED;
 }
 
+/* What a rank may take beside its own arrays: three blocks of K and V, and one in a message. FIXED:
+ * the C library, stacks, and two arrays as large as O. */
+static void require_blocks(const JudgeCase *c, const RankThread *ranks, int world, JudgeRun *run)
+{
+    const int64_t d = c->flags->d;
+    const int32_t *tokens = ((const RingCase *)c->own)->tokens;
+    int32_t most = 0;
+    if (!c->require_blocks || run->message[0] || run->end.end != ISOLATE_FINISHED)
+        return;
+    for (int r = 0; r < world; r++)
+        most = tokens[r] > most ? tokens[r] : most;
+    for (int r = 0; r < world; r++) {
+        const double own = (double)(tokens[r] * (4 * c->flags->H + 2 * c->flags->Hkv) * d);
+        const double blocks = 4.0 * 2.0 * (double)(most * c->flags->Hkv * d);
+        const double allowed = FIXED + sizeof(float) * (own + blocks);
+        const double took = (double)ranks[r].end.peak_bytes;
+        if (took <= allowed)
+            continue;
+        run->end.end = ISOLATE_MEMORY;
+        run->code = "more_than_three_blocks";
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "rank %d took %.1f MiB, accepted are %.1f: its own arrays, and three blocks of K "
+                 "and V (--require blocks)",
+                 r, took / 0x1p20, allowed / 0x1p20);
+        return;
+    }
+}
+
 static void run_ranks(const JudgeCase *c, RankThread *ranks, Post *post, JudgeRun *run)
 {
     pthread_t threads[MAX_WORLD];
     pthread_barrier_t together;
-    pthread_condattr_t clock;
     int started = 0;
     pthread_mutex_init(&post->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&post->changed, &clock);
+    pthread_cond_init(&post->changed, NULL);
     pthread_barrier_init(&together, NULL, (unsigned)post->world);
     for (int r = 0; r < post->world; r++) {
         ranks[r].together = &together;
@@ -515,6 +541,7 @@ static void run_ranks(const JudgeCase *c, RankThread *ranks, Post *post, JudgeRu
         pthread_join(threads[r], NULL);
     sum_up(ranks, post, run);
     require_ring(c, post, run);
+    require_blocks(c, ranks, post->world, run);
     pthread_barrier_destroy(&together);
     pthread_cond_destroy(&post->changed);
     pthread_mutex_destroy(&post->lock);
@@ -567,10 +594,14 @@ static void run_ring(const JudgeCase *c, const JudgeLimits *limits, const char *
 
 static void judge_ring(const JudgeCase *c, JudgeRun *run)
 {
+    const RingCase *ring = c->own;
     if (run->message[0]) /* it did not come to an end: nothing to compare */
         return;
     run_take_truth(c, run);
     check_outputs(&run->check, &c->oracle, &run->out.args, c->flags->backward, 4.0);
+    if (!run->check.pass && !c->flags->backward && c->truth.mask == c->problem.args.mask &&
+        c->truth.softcap == c->problem.args.softcap)
+        ring_hints_find(c, ring->world, ring->tokens, ring->positions, run);
 }
 
 static const char *const ring_flags[] = {"--seq",      "-N",         "--heads",    "-H",

@@ -12,7 +12,10 @@
  *
  * with the D of the scores, and one rounding more for the end.
  *
- * Interface: contract_flash_simple, contract_backward_steps (contract.h).
+ * flash_cuda is flash_simple by kernels in a model of a GPU. It adds what these did to memory: who
+ * launched none, or moved fewer bytes than the result depends on, computed elsewhere.
+ *
+ * Interface: contract_flash_simple, contract_flash_cuda, contract_backward_steps (contract.h).
  */
 #include "course/contract.h"
 
@@ -62,26 +65,39 @@ static int is_causal(const JudgeCase *c)
 
 /* --- flash_simple ------------------------------------------------------------------------------*/
 
+/* Q, K, V, O, lse, and what `numbers` says of the arrays and sizes. */
+static void add_flash_arrays(const JudgeCase *c, IsolateTask *task, JudgeRun *run)
+{
+    const AttnArgs *in = &c->problem.args;
+    run_add(task, "Q", in->Q.data, tensor_bytes(c), 0);
+    run_add(task, "K", in->K.data, tensor_bytes(c), 0);
+    run_add(task, "V", in->V.data, tensor_bytes(c), 0);
+    run_add(task, "O", run->out.args.O.data, tensor_bytes(c), 1);
+    run_add(task, "lse", run->out.args.lse, row_bytes(c), 1);
+}
+
+static SmallNumbers flash_numbers(const JudgeCase *c, const IsolateTask *task, int arrays)
+{
+    SmallNumbers n;
+    memset(&n, 0, sizeof n);
+    for (int i = 0; i < arrays; i++)
+        n.pointer[i] = isolate_pointer(task, task->arrays[i].data);
+    n.integer[0] = (int32_t)c->flags->Nq;
+    n.integer[1] = (int32_t)c->flags->d;
+    n.integer[2] = is_causal(c);
+    return n;
+}
+
 static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, const char *library,
                              JudgeRun *run)
 {
     IsolateTask task = run_task(limits, library);
-    const AttnArgs *in = &c->problem.args;
     SmallNumbers n;
     if (run_outputs_new(c, run) != 0)
         return;
-    run_add(&task, "Q", in->Q.data, tensor_bytes(c), 0);
-    run_add(&task, "K", in->K.data, tensor_bytes(c), 0);
-    run_add(&task, "V", in->V.data, tensor_bytes(c), 0);
-    run_add(&task, "O", run->out.args.O.data, tensor_bytes(c), 1);
-    run_add(&task, "lse", run->out.args.lse, row_bytes(c), 1);
+    add_flash_arrays(c, &task, run);
     run_add_trace(&task, run);
-    memset(&n, 0, sizeof n);
-    for (int i = 0; i < 5; i++)
-        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
-    n.integer[0] = (int32_t)c->flags->Nq;
-    n.integer[1] = (int32_t)c->flags->d;
-    n.integer[2] = is_causal(c);
+    n = flash_numbers(c, &task, 5);
     run_small(&task, "flash_simple", c->contract->symbol, &n, run);
 }
 
@@ -99,6 +115,89 @@ const Contract contract_flash_simple = {.name = "flash_simple",
                                         .make = make_reference,
                                         .run = run_flash_simple,
                                         .judge = judge_flash_simple};
+
+/* --- flash_cuda --------------------------------------------------------------------------------*/
+
+enum { SECTOR = 32, FINDING_BYTES = 1024 };
+
+/* A kernel that is about tiles in shared memory reads them at least so often, by warps and float4
+ * for 16 rows of a thread. */
+static double least_shared_reads(const JudgeCase *c)
+{
+    const double N = (double)c->flags->Nq;
+    return 2.0 * N * N * (double)c->flags->d / (32.0 * 4.0 * 16.0) / (is_causal(c) ? 2.0 : 1.0);
+}
+
+/* What the kernels did, and what is no kernel. */
+static void judge_counts(const JudgeCase *c, const double *counts, JudgeRun *run)
+{
+    const double read = 3.0 * (double)tensor_bytes(c) / SECTOR;
+    const double written = (double)(tensor_bytes(c) + row_bytes(c)) / SECTOR;
+    const double moved = counts[CUDA_READ] + counts[CUDA_WRITTEN];
+    if (counts[CUDA_BLOCKS] <= 0.0)
+        snprintf(run->end.sentence, sizeof run->end.sentence, "it launched no kernel");
+    else if (counts[CUDA_READ] < read || counts[CUDA_WRITTEN] < written)
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "its kernels read %.0f sectors of 32 bytes and wrote %.0f: the result depends on "
+                 "%.0f, and has %.0f",
+                 counts[CUDA_READ], counts[CUDA_WRITTEN], read, written);
+    else {
+        run->sectors = (read + written) / moved;
+        if (counts[CUDA_SHARED] >= least_shared_reads(c) && counts[CUDA_WAVES] > 0.0)
+            run->banks = counts[CUDA_IDEAL] / counts[CUDA_WAVES];
+        return;
+    }
+    run->end.end = ISOLATE_REFUSED;
+}
+
+static void run_flash_cuda(const JudgeCase *c, const JudgeLimits *limits, const char *library,
+                           JudgeRun *run)
+{
+    IsolateTask task = run_task(limits, library);
+    char finding[FINDING_BYTES] = "";
+    double counts[CUDA_COUNTS] = {0.0};
+    Isolate *session;
+    SmallNumbers n;
+    int done = 0, intact = 0;
+    if (run_outputs_new(c, run) != 0)
+        return;
+    add_flash_arrays(c, &task, run);
+    run_add(&task, "counts", counts, sizeof counts, 1);
+    run_add(&task, "finding", finding, sizeof finding, 1);
+    n = flash_numbers(c, &task, 7);
+    session = isolate_open(&task, &run->end);
+    if (session) {
+        done = isolate_call(session, "flash_cuda", c->contract->symbol, &n, sizeof n);
+        intact = isolate_take(session);
+        isolate_close(session);
+    }
+    run->ms = run->end.ms;
+    finding[sizeof finding - 1] = 0;
+    if (finding[0]) { /* it may have ended the process */
+        run->end.end = ISOLATE_FINISHED;
+        run->end.status = 0;
+        run->code = "gpu_rule_broken";
+        snprintf(run->message, sizeof run->message, "%.700s", finding);
+    } else if (done && !intact) {
+        run->end.end = ISOLATE_CRASHED;
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "memory outside the outputs was written to");
+    } else if (done && run->end.status == 0)
+        judge_counts(c, counts, run);
+}
+
+static void judge_flash_cuda(const JudgeCase *c, JudgeRun *run)
+{
+    if (!run->message[0])
+        judge_flash_simple(c, run);
+}
+
+const Contract contract_flash_cuda = {.name = "flash_cuda",
+                                      .symbol = "flash_cuda_variant",
+                                      .flags = flash_simple_flags,
+                                      .make = make_reference,
+                                      .run = run_flash_cuda,
+                                      .judge = judge_flash_cuda};
 
 /* --- backward_steps ----------------------------------------------------------------------------*/
 

@@ -7,9 +7,9 @@
                    [--out DIR] [--jobs N] [--total-time S] [--so-sandbox strict|off]
                    [--peer PROGRAM]
 
-A submission is a C file, a folder of C files, or a shared object. attn_jail compiles C files, with
-one command for all (no Makefile of theirs runs), where the compiler sees /usr, the course's headers
-and the submission. attn_judge runs them, each case in a process of its own.
+A submission is a C file, a folder of C files, a CUDA file (cuda.py), or a shared object. attn_jail
+compiles them, with one command for all (no Makefile of theirs runs), where the compiler sees /usr,
+the course's headers and the submission. attn_judge runs them, each case in a process of its own.
 
 --key      the teacher's key file: draws the choices of a template and the seeds of the inputs
 --format   json: one object a submission, a line each. gradescope and otter: one file a submission
@@ -53,7 +53,9 @@ import sys
 import tempfile
 import typing
 
+import cuda
 import grade_formats
+import lms
 import similarity
 import suite as suites
 import peer_speed
@@ -114,9 +116,9 @@ def check_name(name):
     if not name or missing(path):
         raise UsageError(f"{shown or 'SUBMISSION'}: found no such file, accepted is a C file, a "
                          "folder or a shared object")
-    if not os.path.isdir(path) and path.suffix not in (".c", ".so"):
+    if not os.path.isdir(path) and path.suffix not in (".c", ".cu", ".so"):
         raise UsageError(f"{shown}: found the ending '{printable(path.suffix)}', accepted are .c, "
-                         ".so and folders")
+                         ".cu, .so and folders")
 
 
 def without_archive(names):
@@ -157,10 +159,13 @@ def plain_file(path, most):
 def compiled_text(folder, source):
     """(the submission's own text after the preprocessor, why it is refused)."""
     text = "".join(similarity.own_text(path.read_text(errors="replace"))
-                   for path in sorted(folder.glob("*.i")))
+                   for path in sorted([*folder.glob("*.i"), *folder.parent.glob("*.ii")]))
     if len(text) > similarity.MOST_TEXT:
         return "", (f"its text after the preprocessor has {len(text) >> 10} KiB, accepted are "
                     f"{similarity.MOST_TEXT >> 10}")
+    hidden = cuda.hidden_attribute(text) if pathlib.Path(source).suffix == ".cu" else ""
+    if hidden:
+        return "", hidden
     forged = next(filter(None, map(similarity.forged_origin, raw_texts(source))), "")
     return text, f"found '{forged[:40]}', accepted is code without line directives" * bool(forged)
 
@@ -188,6 +193,14 @@ def compile_one(name, build, folder, sandbox):
             return Compiled(None, "", f"{source.parent} cannot be written ({why.strerror})", True)
         if path.suffix == ".so":
             return Compiled(source, "", "")
+        if path.suffix == ".cu":
+            why = cuda.refused(data.decode(errors="replace"))
+            if why:
+                return Compiled(None, "", why)
+            try:
+                cuda.put_tools(folder)
+            except cuda.NoModel as why:
+                return Compiled(None, "", f"CUDA without a GPU needs {why}", True)
     blas = "#define HAVE_OPENBLAS 1" in (build / "common" / "attn_config.h").read_text()
     words = [build / "common" / "course" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
     for header in HEADERS:
@@ -340,7 +353,12 @@ def judge(suite, libraries, options):
 
 def measure(suite, libraries, rows, options):
     """Adds `perf` to the rows of right cases that a peer program measures, or why there is none."""
+    has_gpu = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
     for c, case in enumerate(suite.cases):
+        for n in range(len(libraries) if case.of == "cublas" and not has_gpu else 0):
+            if rows[n, c]["message"].startswith("it returned"):  # its kernel had no place to run
+                rows[n, c].update(status="skipped", message="it was not run: found no GPU here; "
+                                  "counters.suite grades speed without")
         right = [n for n in range(len(libraries)) if rows[n, c]["status"] == "right"]
         if case.of != "cublas" or not right:
             continue
@@ -386,12 +404,12 @@ def test_of(case, row, refusal, status="refused"):
     if test["status"] == "right":
         test["score"] = case.points
         if case.perf:
-            reached = row.get("perf", 0.0)
+            reached = row.get(case.of if case.of in suites.COUNTED else "perf", 0.0)
             steps = sum(reached >= step for step in case.perf)
             share = steps / len(case.perf) if case.perf[1:] else min(1.0, reached / case.perf[0])
             test["score"] = round(case.points * share, 2)
-            test["message"] = (f"{reached:.2f} of the rate of {case.of}; all points are for "
-                               f"{case.perf[-1]:g}")
+            what = suites.COUNTED.get(case.of, f"the rate of {case.of}")
+            test["message"] = f"{reached:.2f} of {what}; all points are for {case.perf[-1]:g}"
     return test
 
 
@@ -491,7 +509,7 @@ def check_change(options, key):
     if not key or path.suffix != ".template" or not path.name.startswith("twist_"):
         return
     import handout  # not among a student's files, which hold no template either
-    kind = handout.chosen(path.resolve().parent, key)
+    kind = options.change or handout.chosen(path.resolve().parent, key)
     if path.stem != f"twist_{kind}":
         raise UsageError(f"{path.name}: found a key that chose another change, accepted is "
                          f"twist_{kind}.template with it")
@@ -519,6 +537,7 @@ def grade(options):
         good = [n for n, one in enumerate(compiled) if one.library]
         libraries = [compiled[n].library for n in good]
         rows = judge(suite, libraries, options) if good else {}
+        cuda.add_lines(rows, libraries)
         measure(suite, libraries, rows, options)
         place = {n: at for at, n in enumerate(good)}
         results = [
@@ -584,6 +603,12 @@ def parse(arguments):
     parser.add_argument("--lock", metavar="FILE", type=not_empty, help="with a number: writes the "
                         "cases with their seeds, or grades by them where the file is there "
                         "(DIR/cases.lock)")
+    parser.add_argument("--change", metavar="NAME", help="with a number: the change that the "
+                        "handout was made with, where the key did not choose it")
+    parser.add_argument("--talk", metavar="FILE", type=not_empty, help="with a number: a CSV of "
+                        "names and points, which points.csv adds")
+    parser.add_argument("--due", metavar="DATE", type=lms.when, help="with a number: days late in "
+                        "points.csv, by the files' times: 2026-11-30T23:59")
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
                         help="submissions at a time (the number of processors)")
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0,
@@ -594,7 +619,11 @@ def parse(arguments):
                         help="measures the cases of assignment 6 that are timed")
     parser.add_argument("--build", metavar="DIR", type=pathlib.Path,
                         default=ROOT / "build" / "demo", help="the build folder with attn_judge")
-    options = parser.parse_args(arguments)
+    here = os.environ.get("LADDER_FROM", ".")  # a student's folder may have the name of a flag
+    options = parser.parse_args([f"./{word}" if word[:1] == "-" and
+                                 os.path.isdir(os.path.join(here, word)) else word
+                                 for word in arguments])
+    options.files = {}
     if grade_formats.FORMATS[options.format] is None and len(options.submissions) > 1 and \
             not options.out:
         raise UsageError(f"--format {options.format}: found {len(options.submissions)} submissions "
@@ -611,7 +640,7 @@ def write_out(options, texts):
     for name, text in texts.items():  # a file that does not fit leaves the others
         new = options.out / f"{name}.new"
         try:
-            options.out.mkdir(parents=True, exist_ok=True)
+            new.parent.mkdir(parents=True, exist_ok=True)
             new.write_text(text, encoding="utf-8", errors="backslashreplace")
             os.replace(new, options.out / name)
         except OSError as why:
@@ -631,7 +660,8 @@ def run(arguments, how):
             os.chdir(os.environ["LADDER_FROM"])
         suite, results = how(options)
         check_some_graded(results)
-        write_out(options, grade_formats.write(options.format, results, suite))
+        write_out(options, {**grade_formats.write(options.format, results, suite),
+                            **(options.files if options.out else {})})
         skipped = [reasons(result) for result in results if reasons(result)]
         if skipped:
             raise CannotGrade(f"found that {len(skipped)} of {len(results)} submissions could not "

@@ -4,7 +4,10 @@
 
     ./ladder grade N FOLDER... --key FILE [the other flags of grade.py]
 
-A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. Each is graded by the
+A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. The files of Canvas and
+Moodle (lms.py) do as well. With --out DIR there are points.csv, what the two import, and a text for
+each student in DIR/feedback. --talk FILE (name, points) is added to the points, --due DATE counts
+days by the files' times, --change NAME is the change of the handout. Each is graded by the
 public suites, by the hidden ones as the key draws them, and by the suite of the change that the key
 decides on. All seeds come from the key, those of the public suites too: a table of outputs that was
 made from the handout fits no case. With --out DIR the cases are written to DIR/cases.lock with
@@ -15,11 +18,11 @@ The field `similarity` is that of mine.c.
 Exit: as grade.py.
 
 Interface:
-- suites_of(folder, key): [(Suite, "mine.c" or "mine_twist.c")]. grade_class(options).
+- locked(folder, key, lock): the suites' texts. grade_class(options) -> (suite, results).
 """
+import csv
 import hashlib
 import json
-import os
 import pathlib
 import sys
 import tempfile
@@ -28,11 +31,12 @@ import autograder
 import grade
 import grade_formats
 import handout
+import lms
 import suite as suites
 import tool
 
 
-def locked(folder, key, lock):
+def locked(folder, key, lock, change=None):
     """{name: text} of all suites: those of the file, or as the key draws them, written to it."""
     mine = {"assignment": folder.name, "revision": handout.revision(),
             "key": hashlib.sha256(b"lock\0" + key).hexdigest()}
@@ -52,16 +56,16 @@ def locked(folder, key, lock):
             print(f"grade: note: {lock} was written by revision {theirs['revision']}, this is "
                   f"{mine['revision']}", file=sys.stderr)
         return texts
-    texts = handout.final_suites(folder, key)
+    texts = handout.final_suites(folder, key, change)
     if lock:
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.write_text(json.dumps({**mine, "suites": texts}, indent=1) + "\n", encoding="utf-8")
     return texts
 
 
-def write_suites(folder, key, place, lock=None):
+def write_suites(folder, key, place, lock=None, change=None):
     """All suites as files."""
-    for name, text in locked(folder, key, lock).items():
+    for name, text in locked(folder, key, lock, change).items():
         (place / pathlib.Path(name).name).write_text(text, encoding="utf-8")
     return autograder.suites_of(place)
 
@@ -89,39 +93,58 @@ def grade_suite(path, students, options):
                    for student in students}
 
 
+def say_revisions(class_):
+    """Who hands in the whole folder shows which handout it was."""
+    mine, others = handout.revision(), {}
+    for student in class_:
+        path = pathlib.Path(student.folder) / "REVISION"
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1000:
+            text = path.read_text(encoding="utf-8", errors="replace").strip()[:60]
+            others.setdefault(text, []).append(student.name)
+    for text, names in others.items():
+        if text != mine:
+            print(f"grade: note: {grade.printable(names[0])} and {len(names) - 1} more have a "
+                  f"handout of revision {grade.printable(text)}, this is {mine}", file=sys.stderr)
+
+
 def grade_class(options):
     """(suite, results) as grade.grade; options.suite is the number of the assignment."""
     try:
         folder = handout.assignment(options.suite)
+        handout.chosen(folder, b"", options.change)
     except handout.HandoutError as why:
         raise grade.UsageError(why) from None
-    if next(folder.glob("stub.cu"), None):
-        raise grade.UsageError(f"found assignment {options.suite}, accepted are those in C: a "
-                               "CUDA kernel is built and graded where a GPU is (make grade)")
     if not options.key:
         raise grade.UsageError("found no --key FILE, accepted is the key of the handout, which "
                                "draws the hidden cases")
-    names = grade.without_archive(options.submissions)
-    students = [name for name in names if pathlib.Path(name).is_dir()]
-    for name in (name for name in names if name not in students):
+    class_, left_out = lms.students(grade.without_archive(options.submissions), options.place)
+    students = [student.folder for student in class_]
+    for name in left_out:
         print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
     if not students:
         raise grade.UsageError("found no folder, accepted is one for each student")
+    say_revisions(class_)
+    try:
+        talk = lms.points_of(options.talk) if options.talk else None
+    except (OSError, ValueError, csv.Error) as why:
+        raise grade.UsageError(f"--talk {options.talk}: found no points in it ({why}), accepted is "
+                               "a CSV file with a name and a number in each row") from None
     one = pathlib.Path(students[0])
-    if len(students) == 1 and not (one / autograder.MINE).exists() and \
-            next(one.glob(f"*/{autograder.MINE}"), None):
+    mine = autograder.MINE + (".cu" if next(folder.glob("stub.cu"), None) else ".c")
+    if len(students) == 1 and not (one / mine).exists() and next(one.glob(f"*/{mine}"), None):
         shown = grade.printable(students[0]).rstrip("/")
-        raise grade.UsageError(f"{shown}: found folders with {autograder.MINE} in it, accepted is "
+        raise grade.UsageError(f"{shown}: found folders with {mine} in it, accepted is "
                                f"a folder for each student: {shown}/*")
     with tempfile.TemporaryDirectory(prefix="class") as place:
         paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place),
-                             options.lock or (options.out and options.out / "cases.lock"))
+                             options.lock or (options.out and options.out / "cases.lock"),
+                             options.change)
         options.key = None
         graded = [grade_suite(path, students, options) for path in paths]
     results = []
-    for student in students:
+    for student, name in zip(students, (student.name for student in class_)):
         one = autograder.merged([(suite, found[student]) for suite, found in graded])
-        one["submission"] = grade.printable(student)
+        one["submission"] = grade.printable(name)
         why = [found[student]["similarity_why"] for _, found in graded
                if "similarity_why" in found[student]]
         alike = [found[student]["similarity"] for _, found in graded
@@ -131,11 +154,16 @@ def grade_class(options):
         if why:
             one["similarity_why"] = why[0]
         results.append(one)
+    options.files = lms.files(results, class_, folder.name, options.due, talk)
     return whole_suite(folder, [suite for suite, _ in graded]), results
 
 
 def main(arguments):
-    return grade.run(arguments, grade_class)
+    with tempfile.TemporaryDirectory(prefix="class") as place:  # flat files become folders
+        def how(options):
+            options.place = pathlib.Path(place)
+            return grade_class(options)
+        return grade.run(arguments, how)
 
 
 if __name__ == "__main__":

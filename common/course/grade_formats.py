@@ -50,7 +50,7 @@ def error_line(error):
 
 def details(test):
     """What a student reads about a test that is not right."""
-    lines = [test["message"]] if test["message"] else []
+    lines = tool.lines_of(test["message"].strip())
     lines += [error_line(error) for error in test["errors"]]
     lines += [f"hint: {test['hint']}"] if test["hint"] else []
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
@@ -103,7 +103,8 @@ def gradescope(result, _suite):
         text += f"\nthe compiler said:\n{result['compiler']}"
     whole = {"score": result["score"], "output": text, "output_format": "text",
              "visibility": "visible", "stdout_visibility": "hidden", "tests": tests,
-             "extra_data": {"sandbox": result["sandbox"], "max_score": result["max_score"]}}
+             "extra_data": {"submission": result["submission"], "sandbox": result["sandbox"],
+                            "max_score": result["max_score"]}}
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -169,7 +170,7 @@ def most_lost(result):
             cost, reason = lost.get(test["status"], (0, test["message"]))
             lost[test["status"]] = cost + test["max_score"], reason
     status = "skipped" if "skipped" in lost else max(lost, key=lost.get, default="right")
-    return status, lost.get(status, (0, ""))[1]
+    return status, " ".join(lost.get(status, (0, ""))[1].split())
 
 
 def csv_rows(results, suite):
@@ -202,7 +203,7 @@ def file_name(result, number):
     have the same name the folder tells whose it is."""
     path = pathlib.PurePath(result["submission"])
     own = path.parent.name if path.stem in ("mine", "mine_twist") else ""
-    base = re.sub(r"[^A-Za-z0-9._-]", "_", own or path.name)
+    base = re.sub(r"[^\w.-]", "_", own or path.name)
     return f"{number:03}_{base}.json"
 
 

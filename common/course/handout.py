@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """handout.py: what the students of an assignment get, and what Gradescope gets.
 
-    ./ladder handout N --out DIR [--key FILE] [--gradescope ZIP] [--docker] [--build DIR]
+    ./ladder handout N --out DIR [--key FILE [--change NAME]] [--gradescope ZIP] [--docker]
+                     [--build DIR]
 
 N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at all and holds
 
@@ -24,7 +25,7 @@ sizes and seeds, so it stays with the teacher. No solution is in either: the jud
 none, and tests/course/test_handout.py compares the texts.
 
 Interface:
-- assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
+- assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key, change).
 - drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
 - final_suites(folder, key): all of them, with seeds that nobody knows. revision().
 - Target(program): for which machine a judge is.
@@ -49,8 +50,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
 TOOLS = (*("course/" + name for name in (
-    "autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py", "peer_speed.py")),
-         "tools/tool.py")
+    "autograder.py", "cuda.py", "grade.py", "grade_formats.py", "lms.py", "similarity.py",
+    "suite.py", "peer_speed.py")), "tools/tool.py", "tools/simt_library.py")
+GPU_PACKAGES = " clang llvm libboost-context-dev"  # of the model of a GPU
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
@@ -97,7 +99,7 @@ DOCKERFILE = """# SPDX-License-Identifier: MIT
 # The judge is a program for one kind of processor. Docker emulates it on others.
 FROM --platform=@PLATFORM@ @BASE@
 RUN apt-get update && apt-get install -y --no-install-recommends \\
-    gcc libc6-dev libgomp1 libopenblas-dev libseccomp2 make python3 \\
+    gcc libc6-dev libgomp1 libopenblas-dev libseccomp2 make python3@GPU@ \\
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /work
 CMD ["make", "grade"]
@@ -112,7 +114,7 @@ SETUP = """#!/bin/sh
 set -eu
 apt-get update
 apt-get install -y --no-install-recommends gcc libc6-dev libgomp1 libopenblas-dev \\
-    libseccomp2 python3
+    libseccomp2 python3@GPU@
 """
 RUN_AUTOGRADER = """#!/bin/sh
 # SPDX-License-Identifier: MIT
@@ -138,13 +140,21 @@ def assignment(number):
     return found[0]
 
 
+def in_cuda(folder):
+    return (folder / "stub.cu").is_file()
+
+
 def kinds(folder):
     return sorted(path.stem[len("twist_"):] for path in folder.glob("twist_*.template"))
 
 
-def chosen(folder, key):
-    """The change that the key decides on, or None when the assignment has none."""
+def chosen(folder, key, change=None):
+    """The change that the teacher names or the key decides on; None: the assignment has none."""
     names = kinds(folder)
+    if change and change not in names:
+        raise HandoutError(f"--change: found '{change}', accepted are {', '.join(names)}")
+    if change:
+        return change
     place = int.from_bytes(hashlib.sha256(key + b"\0" + folder.name.encode()).digest()[:8], "big")
     return names[place % len(names)] if names else None
 
@@ -160,20 +170,20 @@ def twist_text(folder, kind, key):
     return suites.draw(section, key)
 
 
-def drawn_suites(folder, key):
+def drawn_suites(folder, key, change=None):
     """Hidden suites and that of the change, as the key draws them."""
     wanted = sorted(folder.glob("hidden*.template"))
-    kind = chosen(folder, key)
+    kind = chosen(folder, key, change)
     wanted += [folder / f"twist_{kind}.template"] if kind else []
     return {("twist" if path.stem.startswith("twist_") else path.stem) + ".suite":
             suites.read(path, key).text() for path in wanted}
 
 
-def final_suites(folder, key):
+def final_suites(folder, key, change=None):
     """{file name: text} of all suites, with every seed from the key."""
     public = {path.name: suites.read(path, key, final=True).text()
               for path in sorted(folder.glob("*.suite"))}
-    return {**public, **drawn_suites(folder, key)}
+    return {**public, **drawn_suites(folder, key, change)}
 
 
 def revision():
@@ -195,6 +205,8 @@ def visible_part(text, name):
     """The cases of a drawn suite that students may see, or None."""
     drawn = suites.parse(text, name)
     drawn.cases = [case for case in drawn.cases if case.visibility == "visible"]
+    groups = {case.group for case in drawn.cases}
+    drawn.subject = drawn.subject if drawn.subject in groups else ""
     return drawn.text() if drawn.cases else None
 
 
@@ -213,6 +225,13 @@ def needed_headers(texts):
     return found
 
 
+def without_cap(files):
+    """Headers without the formula of a cap, which is a change that students find themselves."""
+    return {name: re.sub(r"a->softcap > 0\.0f \?.*tanhf.*: s;| {8}then, with a cap:.*tanh.*",
+                         lambda found: "s;" if found[0][0] == "a" else "",
+                         path.read_text(encoding="utf-8")) for name, path in files.items()}
+
+
 class Target:
     """The machine that a judge was built for. Without a program: that of most students."""
 
@@ -227,28 +246,42 @@ class Target:
         return text.replace("@PLATFORM@", self.platform).replace("@BASE@", self.base)
 
 
-def student_files(folder, key, docker, target=Target()):
+def with_packages(text, folder):
+    """What the model of a GPU is compiled with, where the assignment is in CUDA."""
+    return text.replace("@GPU@", GPU_PACKAGES if in_cuda(folder) else "")
+
+
+def student_files(folder, key, docker, target=Target(), change=None):
     text = (folder / "handout.md").read_text(encoding="utf-8")
-    files = {path.name: path for pattern in ("stub.*", "bench.*", "debug.c", "*.suite")
+    files = {path.name: path for pattern in ("stub.*", "bench.*", "debug.c", "*.suite", "*.gpu")
              for path in sorted(folder.glob(pattern))}
     stubs = [path.read_text(encoding="utf-8") for pattern in ("stub.*", "debug.c")
              for path in sorted(folder.glob(pattern))]
     if key and kinds(folder):
-        kind = chosen(folder, key)
+        kind = chosen(folder, key, change)
         section = twist_text(folder, kind, key)
         text += f"\n## This year's change: {kind}\n\n{section}\n"
         stubs += [f'#include "{name}"' for name in re.findall(r"`include/(\w+\.h)`", section)]
-        visible = visible_part(drawn_suites(folder, key)["twist.suite"], "twist.suite")
+        visible = visible_part(drawn_suites(folder, key, change)["twist.suite"], "twist.suite")
         files.update({"twist.suite": visible} if visible else {})
     if "`python/`" in text:
         files.update({f"python/{path.name}": path for path in sorted((COURSE / "python").iterdir())
-                      if path.is_file()})
+                      if path.is_file() and path.name != "judge_torch.py"})
     own = folder / "Makefile"
     made = MAKEFILE + (DEBUG if "debug.c" in files else "")
-    files.update({"handout.md": text, "Makefile": own if own.is_file() else target.fill(made)})
-    files.update(needed_headers(stubs))
-    files.update({"Dockerfile": target.fill(DOCKERFILE)} if docker else {})
+    made = own.read_text(encoding="utf-8") if own.is_file() else made
+    files.update({"handout.md": text, "Makefile": target.fill(made)})
+    files.update(without_cap(needed_headers(stubs)))
+    container = with_packages(DOCKERFILE, folder)
+    files.update({"Dockerfile": target.fill(container)} if docker else {})
     return {**files, **origin()}
+
+
+def without_paths(data, build):
+    """No path of the teacher's machine; strings of a program keep their length."""
+    for path in map(os.fsencode, (build.resolve(), ROOT)):
+        data = data.replace(path, b"." + b"/" * (len(path) - 1))
+    return data
 
 
 def stripped(path):
@@ -264,29 +297,38 @@ def stripped(path):
         return fresh.read_bytes() if done.returncode == 0 and fresh.is_file() else data
 
 
-def judge_files(build):
-    """The judge in the places of this repository, so that its tools find each other."""
-    files = {f"judge/common/{name}": ROOT / "common" / name for name in TOOLS}
+def judge_files(build, gpu=False):
+    """The judge in the places of this repository, so that its tools find each other. gpu: the model
+    of one, too."""
+    names = [*TOOLS, *(["course/gpu_shell.cpp"] if gpu else [])]
+    files = {f"judge/common/{name}": ROOT / "common" / name for name in names}
+    for path in sorted((ROOT / "common" / "simt").rglob("*")) if gpu else ():
+        if path.suffix in (".cpp", ".h", ".py", "") and path.is_file():
+            files[f"judge/{path.relative_to(ROOT)}"] = path
     for name in PROGRAMS:
         path = build / "common" / "course" / name
         if not path.is_file():
             raise HandoutError(f"--build {build}: found no common/course/{name}, accepted is a "
                                "folder in which the suite was built (./ladder build)")
-        files[f"judge/build/demo/common/course/{name}"] = stripped(path)
-    files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
+        files[f"judge/build/demo/common/course/{name}"] = without_paths(stripped(path), build)
+    config = (build / "common" / "attn_config.h").read_bytes()
+    files["judge/build/demo/common/attn_config.h"] = without_paths(config, build)
     for folder, place in zip(INCLUDE, ("docs/course/include", "common", "common/attention")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
                       if place[0] == "d" or path.name in ("attn.h", "attn_pairs.h", "tensor.h")})
     return files
 
 
-def gradescope_files(folder, key):
-    files = {f"suites/{name}": text for name, text in final_suites(folder, key).items()}
+def gradescope_files(folder, key, change=None):
+    files = {f"suites/{name}": text for name, text in final_suites(folder, key, change).items()}
     files.update({f"visible/{path.name}": path for path in sorted(folder.glob("*.suite"))})
-    twist = drawn_suites(folder, key).get("twist.suite")
+    twist = drawn_suites(folder, key, change).get("twist.suite")
     visible = visible_part(twist, "twist.suite") if twist else None
     files.update({"visible/twist.suite": visible} if visible else {})
-    return {**files, **origin(), "setup.sh": SETUP, "run_autograder": RUN_AUTOGRADER}
+    setup = with_packages(SETUP, folder)
+    if in_cuda(folder):
+        setup += "python3 /autograder/source/judge/common/tools/simt_library.py\n"
+    return {**files, **origin(), "setup.sh": setup, "run_autograder": RUN_AUTOGRADER}
 
 
 def content(what):
@@ -338,20 +380,21 @@ def make(options):
     out = pathlib.Path(options.out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise HandoutError(f"--out {out}: found something there, accepted is a new or empty folder")
+    if options.change and not key:
+        raise HandoutError("--change: found no --key FILE, accepted is both: the key draws its "
+                           "numbers")
     if options.gradescope and not key:
         raise HandoutError("--gradescope: found no --key FILE, accepted is both: the key draws "
                            "the hidden cases")
-    if (options.gradescope or options.docker) and next(folder.glob("stub.cu"), None):
-        flag = "--gradescope" if options.gradescope else "--docker"
-        raise HandoutError(f"{flag}: found assignment {options.number}, accepted are those in C: "
-                           "a CUDA kernel needs nvcc and a GPU, which neither has")
-    judge = judge_files(options.build)
+    judge = judge_files(options.build, in_cuda(folder))
     target = Target(judge["judge/build/demo/common/course/attn_judge"])
-    student = {**student_files(folder, key, options.docker, target), **judge}
+    student = {**student_files(folder, key, options.docker, target, options.change), **judge}
     if options.gradescope:
-        write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))
+        write_zip({**gradescope_files(folder, key, options.change), **judge},
+                  pathlib.Path(options.gradescope))
     write_folder(student, out)
-    change = f"this year's change is '{chosen(folder, key)}'" if key else "there is no change"
+    change = f"this year's change is '{chosen(folder, key, options.change)}'" if key else \
+        "there is no change"
     print(f"wrote {out}: {folder.name} for students; {change}")
     if options.gradescope:
         print(f"wrote {options.gradescope}: Gradescope's autograder, which holds the hidden cases")
@@ -371,6 +414,7 @@ def main():
     parser.add_argument("number", metavar="N", help="the assignment, 1 to 6")
     parser.add_argument("--out", required=True, metavar="DIR", help="the students' folder")
     parser.add_argument("--key", metavar="FILE", help="the teacher's key")
+    parser.add_argument("--change", metavar="NAME", help="this year's change (the key's choice)")
     parser.add_argument("--gradescope", metavar="ZIP", help="write Gradescope's autograder, too")
     parser.add_argument("--docker", action="store_true", help="add a Dockerfile")
     parser.add_argument("--build", metavar="DIR", default=str(ROOT / "build" / "demo"),

@@ -59,7 +59,6 @@ typedef struct IsolateMessage {
     int is_send, peer;
     void *data;
     size_t bytes;
-    double deadline_ms; /* of the runner, on the clock of bench_now_ms */
 } IsolateMessage;
 
 typedef struct IsolateTask {
@@ -89,6 +88,7 @@ typedef struct IsolateResult {
     char sentence[512];   /* "" or why it did not finish: "it crashed with SIGSEGV ..." */
     double ms;            /* the last call */
     double processor_ms;  /* all threads together, from the loaded library to the last call's end */
+    double waited_ms;     /* beyond its limit of time: others had its processor */
     size_t peak_bytes;    /* memory beside the arrays: most at once, from the kernel */
     size_t array_bytes;   /* the arrays */
     RunnerUsed workspace; /* the runner's word, which the submission could change; sane */

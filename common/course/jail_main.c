@@ -9,12 +9,15 @@
  *
  *     attn_jail --out DIR [--include DIR]... [--flag WORD]... [--so-sandbox strict|off] SUBMISSION
  *
- * SUBMISSION is a .c file, or a folder with .c and .h files. Its files with a dot in front are left
- * out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is refused: it
- * would be followed outside of the jail. DIR must be empty or not exist; afterwards it holds
- * submission.so, and in DIR/source the text that was compiled, as the preprocessor left it (*.i):
- * what a person or a program compares is what ran, whatever macros and conditions stood around it.
- * 10 seconds, 1 GiB, and 16 MiB a file: a bomb of macros does not compile.
+ * SUBMISSION is a .c or .cu file, or a folder with .c and .h files. Its files with a dot in front
+ * are left out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is
+ * refused: it would be followed outside of the jail. DIR must be empty or not exist; afterwards it
+ * holds submission.so, and in DIR/source the text that was compiled, as the preprocessor left it
+ * (*.i): what a person or a program compares is what ran, whatever macros and conditions stood
+ * around it.
+ * 10 seconds of processor time, 1 GiB, and 16 MiB a file: a bomb of macros does not compile.
+ *
+ * A .cu file is compiled by DIR/simt/compile.py, which the caller puts there, for a model of a GPU.
  *
  * stdout: the command, then what the compiler says. Exit status 0 compiled, 1 it does not compile
  * or is refused, 2 bad usage, 3 this machine cannot.
@@ -41,7 +44,8 @@
 
 #include "course/sandbox.h"
 
-enum { SECONDS = 10, MEBIBYTES = 1024, WORDS = 64, FILES = 64, FILE_BYTES = 4 << 20 };
+enum { SECONDS = 10, MOST_SECONDS = 100, MEBIBYTES = 1024 };
+enum { WORDS = 64, FILES = 64, FILE_BYTES = 4 << 20 };
 enum { SAID_BYTES = 64 << 10, FILE_MEBIBYTES = 16 };
 enum { COMPILED, REFUSED, USAGE, BROKEN };
 
@@ -187,6 +191,11 @@ static int take_folder(Jail *j, const char *path, int to_folder, int sources)
     return status;
 }
 
+static int is_cuda(const Jail *j)
+{
+    return ends_in(j->submission, ".cu");
+}
+
 static int take_submission(Jail *j, int to_folder)
 {
     struct stat about;
@@ -197,8 +206,8 @@ static int take_submission(Jail *j, int to_folder)
         return say(REFUSED, "%s is a symbolic link; accepted are files", j->submission);
     if (S_ISDIR(about.st_mode))
         return take_folder(j, j->submission, to_folder, 1);
-    if (!ends_in(j->submission, ".c"))
-        return say(REFUSED, "%s is no .c file and no folder", j->submission);
+    if (!ends_in(j->submission, ".c") && !is_cuda(j))
+        return say(REFUSED, "%s is no .c or .cu file and no folder", j->submission);
     if (!slash)
         return take_file(j, AT_FDCWD, j->submission, j->submission, to_folder, 1);
     {
@@ -253,16 +262,26 @@ static int make_copies(Jail *j)
 static int make_command(const Jail *j, char *command[], size_t room)
 {
     static char includes[WORDS][32];
-    static const char *const fixed[] = {"cc", "-std=gnu11", "-shared", "-fPIC", "-save-temps=cwd"};
+    static const char *const c[] = {"cc",    "-std=gnu11",      "-shared",
+                                    "-fPIC", "-save-temps=cwd", NULL};
+    static const char *const cuda[] = {"python3",
+                                       "../simt/compile.py",
+                                       "clang++",
+                                       "--arch=90a",
+                                       "--shared",
+                                       "gpu_shell.cpp",
+                                       "-Dflash_simple_variant=submitted_variant",
+                                       "-c",
+                                       NULL};
     static const char *const last[] = {"-lm", "-o", "../submission.so"};
     size_t n = 0;
-    if (sizeof fixed / sizeof *fixed + sizeof last / sizeof *last + (size_t)j->flag_count +
+    if (sizeof cuda / sizeof *cuda + sizeof last / sizeof *last + (size_t)j->flag_count +
             (size_t)j->include_count + (size_t)j->source_count >=
         room)
         return -1;
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        command[n++] = (char *)fixed[i];
-    for (int i = 0; i < j->flag_count; i++)
+    for (const char *const *word = is_cuda(j) ? cuda : c; *word; word++)
+        command[n++] = (char *)*word;
+    for (int i = 0; i < j->flag_count && !is_cuda(j); i++)
         if (strncmp(j->flags[i], "-l", 2) != 0)
             command[n++] = (char *)j->flags[i];
     for (int i = 0; i < j->include_count; i++) {
@@ -271,7 +290,8 @@ static int make_command(const Jail *j, char *command[], size_t room)
     }
     for (int i = 0; i < j->source_count; i++)
         command[n++] = j->sources[i];
-    for (int i = 0; i < j->flag_count; i++) /* what a library is for stands in front of it */
+    for (int i = 0; i < j->flag_count && !is_cuda(j);
+         i++) /* what a library is for stands in front of it */
         if (strncmp(j->flags[i], "-l", 2) == 0)
             command[n++] = (char *)j->flags[i];
     for (size_t i = 0; i < sizeof last / sizeof *last; i++)
@@ -288,7 +308,7 @@ static void limit(int what, rlim_t value)
 
 static _Noreturn void compile(const Jail *j, char *const command[], int output)
 {
-    char why[256], tmp[PATH_MAX], here[PATH_MAX];
+    char why[256], tmp[PATH_MAX], here[PATH_MAX], program[64];
     char *const environment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", tmp, NULL};
     const int empty = open("/dev/null", O_RDONLY);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -310,8 +330,9 @@ static _Noreturn void compile(const Jail *j, char *const command[], int output)
         dprintf(STDERR_FILENO, "%s\n", why);
         _exit(126);
     }
-    execve("/usr/bin/cc", command, environment);
-    dprintf(STDERR_FILENO, "/usr/bin/cc: %s\n", strerror(errno));
+    snprintf(program, sizeof program, "/usr/bin/%s", command[0]);
+    execve(program, command, environment);
+    dprintf(STDERR_FILENO, "%s: %s\n", program, strerror(errno));
     _exit(126);
 }
 
@@ -325,7 +346,7 @@ static double now_s(void)
 /* Shows what it says until it ends: 1, or 0 when its time is over. */
 static int relay(int output)
 {
-    const double end = now_s() + SECONDS;
+    const double end = now_s() + MOST_SECONDS; /* others may have the processors */
     size_t shown = 0;
     char text[4096];
     double left;
@@ -349,6 +370,7 @@ static int run_compiler(const Jail *j)
 {
     char *command[4 * WORDS];
     int ends[2], how, in_time;
+    struct rusage used;
     pid_t pid;
     if (make_command(j, command, sizeof command / sizeof *command) != 0)
         return say(USAGE, "the command has more than %d words", 4 * WORDS);
@@ -368,7 +390,8 @@ static int run_compiler(const Jail *j)
     while (waitpid(pid, &how, 0) < 0 && errno == EINTR)
         ;
     fflush(stdout);
-    if (!in_time || (WIFSIGNALED(how) && WTERMSIG(how) == SIGXCPU))
+    getrusage(RUSAGE_CHILDREN, &used); /* those of cc, too */
+    if (!in_time || (how != 0 && used.ru_utime.tv_sec + used.ru_stime.tv_sec + 1 >= SECONDS))
         return say(REFUSED, "the compiler did not finish within %d s and was killed", SECONDS);
     if (WIFEXITED(how) && WEXITSTATUS(how) == 126)
         return say(BROKEN, "the compiler cannot be run");

@@ -12,8 +12,9 @@
  *     so PATH             once for each submission     threads LINE N     of one case
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
- * end: so, case (numbers from 0), status, message, ms, processor_ms, memory, output, errors, hint,
- * code, trace (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper).
+ * end: so, case (numbers from 0), status, message, ms, processor_ms, memory, output, sectors and
+ * banks (of flash_cuda, contract.h), errors, hint, code, trace (the first wrong state of
+ * attn_trace.h), inputs (of a wrong case that fits on paper).
  * A timed case has another object behind all those: so, case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
@@ -285,7 +286,7 @@ static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun 
     fprintf(to, "], ");
     put_text(to, "hint", first.sentence);
     fprintf(to, ", ");
-    put_text(to, "code", first.code);
+    put_text(to, "code", run->code ? run->code : first.code);
 }
 
 /* Q, K and V of a case that one can compute by hand. */
@@ -319,7 +320,8 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu, ", run->ms,
             run->end.processor_ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
-    fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
+    fprintf(to, ", \"cut\": %s, \"sectors\": %.4f, \"banks\": %.4f, ",
+            run->end.output_cut ? "true" : "false", run->sectors, run->banks);
     put_errors(to, &j->cases[n], n, run, verdict);
     fprintf(to, ", ");
     put_text(to, "trace", run->trace);
@@ -395,7 +397,7 @@ static void do_cases(const Judge *j, Work *w, int once)
         limits.seconds = limits.seconds < left ? limits.seconds : left;
         take_processors(j, threads_of(&j->cases[n], &limits));
         case_run(&j->cases[n], &limits, j->libraries[w->library], run);
-        w->spent_s += (bench_now_ms() - begun) / 1e3;
+        w->spent_s += (bench_now_ms() - begun - run->end.waited_ms) / 1e3;
         if (w->traced < MOST_TRACED) /* in time that is not the submission's */
             w->traced += trace_case(&j->cases[n], &limits, j->libraries[w->library], run);
         j->right[w->library * j->case_count + n] = run->status == JUDGE_RIGHT;
@@ -509,6 +511,8 @@ static int print_codes(void)
         printf("%s\t%s\n", hint_code(n, &sentence), sentence);
     for (int n = 0; softmax_hint_code(n, &sentence); n++)
         printf("%s\t%s\n", softmax_hint_code(n, &sentence), sentence);
+    for (int n = 0; ring_hint_code(n, &sentence); n++)
+        printf("%s\t%s\n", ring_hint_code(n, &sentence), sentence);
     return EXIT_OK;
 }
 

@@ -68,6 +68,7 @@ static int read_numbers(const RunnerCall *call, SmallNumbers *n, void *pointer[S
     }
 
 CALL(flash_simple, flash_simple_variant, p[0], p[1], p[2], p[3], p[4], n[0], n[1], n[2])
+CALL(flash_cuda, flash_cuda_variant, p[0], p[1], p[2], p[3], p[4], n[0], n[1], n[2], p[5], p[6])
 CALL(delta, backward_delta_variant, p[0], p[1], p[2], n[0], n[1])
 CALL(dv, backward_dv_variant, p[0], p[1], p[2], p[3], p[4], n[0], n[1], n[2])
 CALL(dk, backward_dk_variant, p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2])
@@ -197,6 +198,7 @@ static int call_ring(const RunnerCall *call)
 
 static const RunnerContract contracts[] = {{"attn", call_attn},
                                            {"flash_simple", call_flash_simple},
+                                           {"flash_cuda", call_flash_cuda},
                                            {"delta", call_delta},
                                            {"dV", call_dv},
                                            {"dK", call_dk},

@@ -6,6 +6,7 @@
  * - SmallNumbers: of a small contract. Which place has which meaning follows from the prototype:
  *   pointers and numbers stand in its order.
  * - RingNumbers: of a ring method.
+ * - flash_cuda_variant: of a submission in CUDA and the model of a GPU around it (gpu_shell.cpp).
  */
 #ifndef ATTN_RUNNER_CONTRACTS_H
 #define ATTN_RUNNER_CONTRACTS_H
@@ -19,6 +20,12 @@ typedef struct SmallNumbers {
     int32_t integer[SMALL_INTEGERS];
     float real;
 } SmallNumbers;
+
+enum { CUDA_BLOCKS, CUDA_READ, CUDA_WRITTEN, CUDA_WAVES, CUDA_IDEAL, CUDA_SHARED, CUDA_COUNTS };
+
+/* counts [CUDA_COUNTS], finding: a text, "" where no rule was broken. */
+int flash_cuda_variant(const float *Q, const float *K, const float *V, float *O, float *lse, int N,
+                       int d, int causal, double *counts, char *finding);
 
 typedef struct RingNumbers {
     RunnerPointer Q, K, V, O, lse, dO, dQ, dK, dV;

@@ -22,6 +22,7 @@ Case:    points (1); name (the flags); group (none); threads (the header's); vis
          count: of others the processor time is what a call took);
          perf=0.1,0.2,0.5 gives a third of the points for each of the three that is reached.
          of=cublas: two products of cuBLAS on a GPU, which a program measures (peer_speed.py).
+         of=sectors, of=banks: counts of flash_cuda, as shares of what is possible.
 
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, a file of at least 16 random bytes,
@@ -59,10 +60,12 @@ import tool
 
 CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",
              "softmax_merge", "softmax_rows", "softmax_twist", "flash_simple", "backward_steps",
-             "sliding_window_step", "ring_method")
+             "sliding_window_step", "ring_method", "flash_cuda")
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 KEYS = ("optional", "required", "none")
-PEERS = ("sgemm", "cublas")
+# what a case in CUDA counts without a GPU, as shares of what is possible
+COUNTED = {"sectors": "the traffic that is necessary", "banks": "wavefronts without conflicts"}
+PEERS = ("sgemm", "cublas", *COUNTED)
 WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
 CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
 RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?")

@@ -94,7 +94,7 @@ void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u3
         report_finding(R_SHUFFLE, {pc, who(f) + " comes to " + what +
                                            ", which its own mask does "
                                            "not name"});
-    for (int i = 0; i < n; i++)
+    for (int i = n - 1; i >= 0; i--) /* the last lane comes last */
         if ((mask >> i & 1) && row[i] != f &&
             (row[i]->done || row[i]->op != op || row[i]->mask != mask)) {
             wait_here(what, pc);
@@ -505,8 +505,9 @@ static void begin_block(Block &b, u32 number)
     b.random = (u32)flags.seed * 2654435761u + number;
     memset(b.smem, 0xff, WINDOW - 4096);
     if (flags.check)
-        b.cells.resize(WINDOW / 2);
+        b.cells.resize(WINDOW / 4);
     b.epoch = ++epochs;
+    b.more.assign(1, More());
     while ((int)b.fibers.size() < T)
         b.fibers.push_back(new Fiber());
     const ClockRef zero = flags.check ? std::make_shared<const Clock>(new_clock()) : nullptr;
@@ -728,7 +729,7 @@ void run(const Config &c, const char *name, void (*body)(void *), void *argument
     launch_now.threads = (int)(c.block.x * c.block.y * c.block.z);
     launch_now.warps = (launch_now.threads + 31) / 32;
     launch_now.number = ++launches;
-    launch_now.readers.assign(1, Reader());
+    launch_now.more.assign(1, More());
     launch_now.failed = false;
     launch_now.body = body;
     clocks_forget();

@@ -22,7 +22,7 @@ static std::unordered_map<uintptr_t, std::shared_ptr<const Known>> published; /*
 Clock new_clock(void)
 {
     Clock c = {};
-    c.at.assign((size_t)launch_now.threads + 1, 0);
+    c.at.assign(slot_of(ENGINE) + 1, 0);
     c.async = c.fenced = c.at;
     return c;
 }
@@ -123,19 +123,14 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     return result;
 }
 
-bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of)
+/* What is known of another block's threads. */
+const u32 *known_elsewhere(const Clock &c, u32 block)
 {
-    const Clock *c = as_of ? as_of : f->base.get();
-    const int t = a.thread - 1;
-    if (a.block != f->block->number) {
-        if (!c->known)
-            return false;
-        const auto at = c->known->find(a.block);
-        return at != c->known->end() && at->second->at[slot_of(t)] >= a.clock;
-    }
-    if (async)
-        return c->async[slot_of(t)] >= a.clock;
-    return t == f->tid || c->at[slot_of(t)] >= a.clock;
+    static const u32 nothing[MAX_THREADS + 1] = {};
+    if (!c.known)
+        return nothing;
+    const auto at = c.known->find(block);
+    return at == c.known->end() ? nothing : at->second->at.data();
 }
 
 /* --- between blocks, and through flags inside of one ------------------------------------------*/

@@ -3,6 +3,8 @@
 """nvcc for a CPU: clang -E, translate.py, then clang with a call before every access to memory.
 
 usage: compile.py CLANG [-I DIR] [-D NAME] [--arch=80|90a] [-MD -MF FILE -MT NAME] -c X.cu -o X.o
+       compile.py CLANG ... --shared FILE -c X.cu -o X.so     linked with FILE and libsimt.a, which
+                                                              lie here: what the course judges
 
 The calls are those of clang's thread sanitizer (-fsanitize=thread), whose library is not linked:
 shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
@@ -22,21 +24,26 @@ for flag in ("-tsan-instrument-func-entry-exit=0", "-tsan-instrument-read-before
              "-tsan-distinguish-volatile=1", "-simplifycfg-hoist-common=false",
              "-simplifycfg-sink-common=false", "-enable-tail-merge=0"):
     HOOKS += ["-mllvm", flag]
-# no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc
+# no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc;
+# no jump in place of a last call, whose line would be lost
 CODE = ["-O1", "-g", "-gline-tables-only", "-ffp-contract=fast", "-fno-vectorize",
         "-fno-slp-vectorize", "-fPIC", "-fno-exceptions", "-fno-strict-aliasing", "-fdeclspec",
-        "-fno-omit-frame-pointer", "-fno-math-errno", "-Wno-everything"]
+        "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-math-errno",
+        "-Wno-everything"]
+LIBRARIES = ["-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
 
 
 def main():
     compiler, *words = sys.argv[1:]
-    keep, depfile, target, out, source, arch = [], [], [], None, None, "80"
+    keep, depfile, target, out, source, arch, shared = [], [], [], None, None, "80", None
     it = iter(words)
     for word in it:
         if word.startswith("--arch="):
             arch = word[7:]
         elif word == "-o":
             out = next(it)
+        elif word == "--shared":
+            shared = str(HERE / next(it))
         elif word in ("-MF", "-MT"):
             depfile += [word, next(it)]
         elif word == "-MD":
@@ -58,6 +65,9 @@ def main():
                            stdout=subprocess.PIPE, text=True, check=False)
     if plain.returncode:
         sys.exit(plain.returncode)
+    if depfile:
+        with open(depfile[depfile.index("-MF") + 1], "a", encoding="utf-8") as deps:
+            deps.write(f"{out}: {__file__} {translate.__file__}\n")
     try:
         text = translate.translate(plain.stdout, headers)
     except translate.Unknown as unknown:
@@ -66,8 +76,12 @@ def main():
         sys.exit(f"{source}: error: a bracket, <<< or asm is not closed")
     middle = out + ".ii"
     pathlib.Path(middle).write_text(text, encoding="utf-8")
+    made = out + ".o" if shared else out
     done = subprocess.run([compiler, *target, "-std=c++17", "-c", "-x", "c++-cpp-output", *CODE,
-                           *machine, *HOOKS, middle, "-o", out], check=False)
+                           *machine, *HOOKS, middle, "-o", made], check=False)
+    if shared and done.returncode == 0:
+        done = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-I" + headers, shared, made,
+                               "-o", out, str(HERE / "libsimt.a"), *LIBRARIES], check=False)
     sys.exit(done.returncode)
 
 

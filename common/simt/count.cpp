@@ -4,8 +4,9 @@
  * the whole warp they are put together to requests: the n-th access at one place by each lane.
  *
  *   global memory   32-byte sectors that a request touches, beside as few as its bytes could lie in
- *   shared memory   wavefronts: 32 banks of 4 bytes; of two words of one bank, one waits. 16-byte
- *                   accesses go half a warp at a time (an H200 counts so: simt_limits.md)
+ *   shared memory   wavefronts: 32 banks of 4 bytes; of two words of one bank, one waits. As many
+ *                   lanes go at a time as have 128 bytes; twice as many where lanes go in pairs
+ *                   (in_pairs; cards count so: simt_limits.md)
  *   useful bytes    each byte once that a request reads or writes: what the byte model counts
  */
 #include "include/simt_report.h"
@@ -71,15 +72,30 @@ static int unique(uintptr_t *v, int n)
     return (int)(std::unique(v, v + n) - v);
 }
 
+/* Does each lane have the address of lane ^ by? */
+static bool in_pairs(const Log *l, int n, int by)
+{
+    const Log *of[32] = {};
+    for (int i = 0; i < n; i++)
+        of[l[i].lane] = &l[i];
+    return std::all_of(l, l + n, [&](const Log &x) {
+        const Log *other = of[x.lane ^ by];
+        return !other || other->a == x.a;
+    });
+}
+
 static void count_shared(Stat &s, const Log *l, int n, int size)
 {
-    const int together = size >= 16 ? 16 : 32;
-    for (int i = 0; i < n; i += together) {
+    int together = 128 / std::max(size, 4);
+    if (size > 4 && (in_pairs(l, n, 1) || in_pairs(l, n, 2)))
+        together *= 2;
+    for (int i = 0; i < n;) {
+        const int turn = l[i].lane / together;
         uintptr_t words[128];
         int m = 0, bank[32] = {}, most = 0;
-        for (int k = i; k < std::min(n, i + together); k++)
+        for (; i < n && l[i].lane / together == turn; i++)
             for (int b = 0; b < std::max(size, 4); b += 4)
-                words[m++] = (l[k].a + (uintptr_t)b) / 4;
+                words[m++] = (l[i].a + (uintptr_t)b) / 4;
         m = unique(words, m);
         for (int k = 0; k < m; k++)
             most = std::max(most, ++bank[words[k] % 32]);
@@ -351,6 +367,8 @@ extern "C" long simt_count(const char *what)
         return sum_of(&Stat::sectors, 'g', name == "sectors written");
     if (name == "wavefronts")
         return sum_of(&Stat::waves, 's', -1);
+    if (name == "ideal wavefronts")
+        return sum_of(&Stat::ideal, 's', -1);
     if (name == "shared reads" || name == "shared writes")
         return sum_of(&Stat::requests, 's', name == "shared writes");
     long sum = 0;

@@ -18,7 +18,9 @@
 namespace simt
 {
 static char *region, *region_end, *region_next; /* one stretch of addresses for all of it */
-static const size_t REGION = (size_t)64 << 30;
+/* SIMT_REGION: its MiB, where a process may not have many addresses. */
+static const size_t REGION =
+    (getenv("SIMT_REGION") ? (size_t)atoi(getenv("SIMT_REGION")) << 20 : (size_t)64 << 30);
 static std::map<size_t, std::vector<char *>> free_of_size;
 static cudaError_t last_error, kernel_error;
 
@@ -194,9 +196,16 @@ static cudaError_t check_range(const void *p, size_t n)
                                                                  : cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind)
+/* A GPU refuses a copy in the other direction than its kind says. */
+static bool is_backwards(const void *to, const void *from, enum cudaMemcpyKind kind)
 {
-    if (check_range(to, n) || check_range(from, n))
+    return is_device(to) != is_device(from) &&
+           kind == (is_device(to) ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
+{
+    if (check_range(to, n) || check_range(from, n) || is_backwards(to, from, kind))
         return last_error = cudaErrorInvalidValue;
     open_memory(true);
     memmove(to, from, n);

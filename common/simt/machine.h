@@ -7,11 +7,11 @@
  * does the work of all (block.cpp). One CPU thread does everything, in an order that is a function
  * of the seed: the same program says the same on every run.
  *
- * In the mode `check` each pair of bytes of shared and device memory has a Cell: who wrote it last,
- * who has read it since, and when. "When" is a vector clock: a thread knows for each other thread
- * up to which of its moments everything has happened before. Barriers, mbarriers, __syncwarp and
- * fences join clocks (clocks.cpp); an access whose forerunner is not known to have happened before
- * is a race (shadow.cpp).
+ * In the mode `check` each word (4 bytes) of shared and device memory has a Cell: who wrote it
+ * last, who has read it since, and when. "When" is a vector clock: a thread knows for each other
+ * thread up to which of its moments everything has happened before. Barriers, mbarriers,
+ * __syncwarp and fences join clocks (clocks.cpp); an access whose forerunner is not known to have
+ * happened before is a race (shadow.cpp).
  *
  *     block.cpp     fibers, the scheduler, barriers, shuffles
  *     clocks.cpp    vector clocks, atomics and fences
@@ -97,19 +97,22 @@ enum How : uint8_t {
 
 struct Access {
     u32 block, clock, pc;
-    uint16_t thread; /* + 1; 0: none */
+    u32 lanes; /* of the thread's warp that read at the same moment */
+    uint16_t thread;
     How how;
-    uint8_t bytes; /* of the cell's two */
+    uint8_t bytes; /* of the cell's four, a bit each; 0: there is no such access */
 };
-/* Two bytes of memory. */
+/* Four bytes of memory. */
 struct Cell {
-    Access writer, reader, other; /* other: a reader of another block */
-    u32 readers;                  /* more of them, one a warp: a list in Launch::readers */
-    u32 flight;                   /* a copy on its way here: the line that issued it */
-    u32 epoch;                    /* of the block (shared memory) or the launch (global) */
-    uint8_t written;              /* bytes that hold a value */
+    Access writer, reader; /* the last ones */
+    u32 writers;           /* earlier ones of other bytes: a list of More */
+    u32 readers;     /* earlier ones: a list for each warp of the block, one behind the other */
+    u32 warps;       /* whose list is not empty */
+    u32 flight;      /* a copy on its way here: the line that issued it */
+    u32 epoch;       /* of the block (shared memory) or the launch (global) */
+    uint8_t written; /* bytes that hold a value */
 };
-struct Reader {
+struct More {
     Access a;
     u32 next;
 };
@@ -126,7 +129,7 @@ extern std::map<uintptr_t, Memory> memory;
 struct Log { /* one access, for count.cpp */
     uintptr_t a;
     u32 pc;
-    uint8_t size, write, shared;
+    uint8_t size, write, shared, lane;
 };
 struct Copy { /* cp.async */
     u32 to, pc;
@@ -238,6 +241,7 @@ struct Block {
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
     std::vector<Cell> cells; /* of shared memory */
+    std::vector<More> more;
     u32 ready[32], alive[32];
     int live;
     size_t static_bytes;
@@ -256,7 +260,7 @@ struct Launch {
     void *arguments;
     int threads, warps;
     u32 number;
-    std::vector<Reader> readers;
+    std::vector<More> more;
     bool failed;
 };
 
@@ -277,7 +281,7 @@ extern uintptr_t program_lo, program_hi;
 /* A thread's place in a clock; the engine's is the last. */
 static inline size_t slot_of(int thread)
 {
-    return (size_t)(thread == ENGINE ? launch_now.threads : thread);
+    return (size_t)(thread == ENGINE ? launch_now.warps * 32 : thread);
 }
 
 /* block.cpp */
@@ -295,7 +299,7 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
 void join(Clock &into, const Clock &from);
 void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
 void learn(Fiber *f, const ClockRef &what);
-bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of);
+const u32 *known_elsewhere(const Clock &c, u32 block);
 Clock new_clock(void);
 void publish(Fiber *f, uintptr_t address, bool is_rmw);
 void acquire(Fiber *f, uintptr_t address);

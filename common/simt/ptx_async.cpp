@@ -409,7 +409,7 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
     f->products.push_back(p);
     if (f->lane % 32 == 0)
         count_kind(K_WGMMA, 1, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
-    trace(WGMMA, p.pc, 2L * 16 * n * (type == is_e4m3 ? 32 : 16));
+    trace(WGMMA, p.pc, 2L * 16 * n * 16); /* of bytes twice as many in the same time */
 }
 
 void wgmma_fence(void)

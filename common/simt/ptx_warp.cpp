@@ -131,7 +131,7 @@ static void op_matrices(Block &b, int warp, u32)
         const bool ok =
             !flags.check || check_shared(row[l], m.address, 16, m.store, pc, PLAIN, what);
         at[l] = ok ? shared_at(m.address) : junk;
-        log[l] = {m.address, pc, 16, m0.store, true};
+        log[l] = {m.address, pc, 16, m0.store, true, (uint8_t)l};
     }
     if (flags.count)
         count_access(pc, log, n);
@@ -193,7 +193,7 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
         set_flight(to, bytes, pc);
     }
     if (flags.count && valid)
-        f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false});
+        f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
     count_kind(K_CP_ASYNC, 0);
     trace(COPY, pc, 32L * valid);
     Copy c = {to, pc, (const char *)from, bytes, valid};
@@ -258,7 +258,7 @@ void store_shared(u32 to, const void *v, int bytes)
             check_pending(((const float *)v)[i / 4], pc);
     }
     if (flags.count)
-        f->log.push_back({to, pc, (uint8_t)bytes, true, true});
+        f->log.push_back({to, pc, (uint8_t)bytes, true, true, (uint8_t)f->lane});
     memcpy(shared_at(to), v, (size_t)bytes);
 }
 

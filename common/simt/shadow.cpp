@@ -6,8 +6,7 @@
  * Does what is read hold a value? Is there an earlier access by another thread that nothing orders
  * before this one, and one of the two writes? Each "no" is a finding with both lines.
  *
- * Reads by one warp are kept once a cell; what is written twice is compared afterwards, since equal
- * values do no harm (settle_writes).
+ * What is written twice is compared afterwards, since equal values do no harm (settle_writes).
  */
 #include "machine.h"
 
@@ -47,7 +46,7 @@ char *shared_at(u32 address)
 
 static Cell *shared_cell(u32 address)
 {
-    return &block_of(address).cells[(address % WINDOW) / 2];
+    return &block_of(address).cells[(address % WINDOW) / 4];
 }
 
 Memory *memory_of(uintptr_t a)
@@ -63,9 +62,9 @@ std::string who(const Fiber *f)
 
 std::string who(const Access &a)
 {
-    return a.thread - 1 == ENGINE
-               ? "the copy engine, in block " + std::to_string(a.block)
-               : "thread " + std::to_string(a.thread - 1) + " of block " + std::to_string(a.block);
+    return (a.thread == ENGINE ? "the copy engine, in"
+                               : "thread " + std::to_string(a.thread) + " of") +
+           " block " + std::to_string(a.block);
 }
 
 /* --- races -------------------------------------------------------------------------------------*/
@@ -90,19 +89,29 @@ void settle_writes(void)
     report_finding(same ? R_SAME_VALUE : R_RACE_WW, written_twice.first, written_twice.second);
 }
 
-static void open_writes(const Fiber *f, const Access &a, uintptr_t address, int size, u32 pc,
-                        const char *where)
+struct Touch {
+    Fiber *f;
+    bool write, shared;
+    uintptr_t address; /* in this process */
+    int size;
+    const char *what;
+    const Clock *as_of; /* what was known then, if the access was issued earlier */
+    std::vector<More> &more;
+    Access now;
+};
+
+static void open_writes(const Touch &t, const Access &a)
 {
     if (written_twice.is_open)
         return;
     written_twice.is_open = true;
-    written_twice.one_instruction = a.pc == pc && a.block == f->block->number &&
-                                    a.thread - 1 < ENGINE && (a.thread - 1) / 32 == f->warp;
-    written_twice.a = address;
-    written_twice.size = std::min(size, 16);
-    memcpy(written_twice.before, (void *)address, (size_t)written_twice.size);
-    written_twice.first = {a.pc, who(a) + " writes" + where};
-    written_twice.second = {pc, who(f) + " writes" + where};
+    written_twice.one_instruction =
+        a.pc == t.now.pc && a.block == t.now.block && a.thread / 32 == t.f->warp;
+    written_twice.a = t.address;
+    written_twice.size = std::min(t.size, 16);
+    memcpy(written_twice.before, (void *)t.address, (size_t)written_twice.size);
+    written_twice.first = {a.pc, who(a) + " writes" + t.what};
+    written_twice.second = {t.now.pc, who(t.f) + " writes" + t.what};
 }
 
 static const char *verb(How how, bool write)
@@ -110,137 +119,226 @@ static const char *verb(How how, bool write)
     return how == ATOMIC ? " changes (atomic)" : write ? " writes" : " reads";
 }
 
-static bool conflicts(const Fiber *f, const Access &a, How how, uint8_t bytes, bool async,
-                      const Clock *as_of)
+/* For each thread of a block the moment up to which all has happened before this access. async: so
+ * that the async proxy sees it. */
+static inline const u32 *known(const Touch &t, u32 block, bool async = false)
 {
-    return a.thread && (a.bytes & bytes) && !(a.how == ATOMIC && how == ATOMIC) &&
-           !happened(f, a, async, as_of);
+    const Clock &c = t.as_of ? *t.as_of : *t.f->base;
+    return block != t.now.block ? known_elsewhere(c, block) : async ? c.async.data() : c.at.data();
 }
 
-static void keep_reader(Fiber *f, Cell &c)
+static inline bool concerns(const Touch &t, const Access &a)
+{
+    return (a.bytes & t.now.bytes) && !(a.how == ATOMIC && t.now.how == ATOMIC);
+}
+
+/* The lanes whose read of these bytes need not have happened before. */
+static inline u32 late_lanes(const Touch &t, const Access &a)
+{
+    if (!concerns(t, a))
+        return 0;
+    const u32 *at = known(t, a.block) + a.thread / 32 * 32;
+    u32 late = 0;
+    for (int l = 0; l < 32; l++)
+        late |= (u32)(at[l] < a.clock) << l;
+    if (a.block == t.now.block && a.thread / 32 == t.now.thread / 32)
+        late &= ~t.now.lanes;
+    return late & a.lanes;
+}
+
+__attribute__((noinline, cold)) static void race(Rule rule, const Touch &t, const Access &a,
+                                                 bool written)
+{
+    if (rule == R_RACE_WW && t.now.how == PLAIN && a.how == PLAIN)
+        open_writes(t, a);
+    else if (rule == R_PROXY)
+        report_finding(
+            rule, {a.pc, who(a) + " writes"},
+            {t.now.pc, who(t.f) + " has the async proxy " + (t.write ? "write" : "read") + t.what});
+    else
+        report_finding(rule, {a.pc, who(a) + verb(a.how, written)},
+                       {t.now.pc, who(t.f) + verb(t.now.how, t.write) + t.what});
+}
+
+/* An earlier write: has it happened before this access? */
+static inline void meet_writer(const Touch &t, const Access &a)
+{
+    if (!concerns(t, a))
+        return;
+    const bool own = a.thread == t.now.thread && a.block == t.now.block;
+    const size_t slot = slot_of(a.thread);
+    if (!own && known(t, a.block)[slot] < a.clock)
+        race(t.write ? R_RACE_WW : R_RACE_WR, t, a, true);
+    else if (t.now.how == ASYNC && a.how != ASYNC && known(t, a.block, true)[slot] < a.clock)
+        race(R_PROXY, t, a, true);
+}
+
+static inline void meet_writers(const Touch &t, const Cell &c)
+{
+    meet_writer(t, c.writer);
+    for (u32 at = c.writers; at; at = t.more[at].next)
+        meet_writer(t, t.more[at].a);
+}
+
+static inline bool same_warp(const Access &a, const Access &b)
+{
+    return a.thread / 32 == b.thread / 32 && a.block == b.block;
+}
+
+/* Into a list, in the place of one that is past or that this one outdoes. */
+static void put(std::vector<More> &more, u32 &list, const Access &by)
+{
+    u32 last = 0;
+    for (u32 at = list; at; at = more[at].next) {
+        Access &a = more[at].a;
+        if (same_warp(a, by) && !(a.bytes & ~by.bytes))
+            a.lanes &= ~by.lanes;
+        if (!a.lanes || !a.bytes) {
+            a = by;
+            return;
+        }
+        last = at;
+    }
+    more.push_back({by, 0});
+    (last ? more[last].next : list) = (u32)more.size() - 1;
+}
+
+static void touch_write(const Touch &t, Cell &c)
+{
+    meet_writers(t, c);
+    Access read = c.reader;
+    u32 late = late_lanes(t, read);
+    c.reader.bytes &= (uint8_t)~t.now.bytes; /* what was done to these bytes is past */
+    for (u32 w = c.warps; w; w &= w - 1) {
+        bool all = true;
+        for (u32 at = c.readers + (u32)__builtin_ctz(w); at; at = t.more[at].next) {
+            Access &a = t.more[at].a;
+            if (!late) {
+                read = a;
+                late = late_lanes(t, a);
+            }
+            all = !(a.bytes &= (uint8_t)~t.now.bytes) && all;
+        }
+        if (all)
+            c.warps &= ~(w & -w);
+    }
+    if (late) {
+        read.thread = (uint16_t)(read.thread / 32 * 32 + __builtin_ctz(late));
+        race(R_RACE_RW, t, read, false);
+    }
+    for (u32 at = c.writers; at; at = t.more[at].next)
+        t.more[at].a.bytes &= (uint8_t)~t.now.bytes;
+    c.writer.bytes &= (uint8_t)~t.now.bytes;
+    if (c.writer.bytes)
+        put(t.more, c.writers, c.writer);
+    c.writer = t.now;
+    c.written |= t.now.bytes;
+}
+
+/* Another warp reads, or the same one later. The reader before is kept, unless who knows of the new
+ * one knows of it as well; and of other blocks one reader only. */
+static void keep_reader(const Touch &t, Cell &c)
 {
     const Access &old = c.reader;
-    if (!old.thread || (old.thread == f->tid + 1 && old.block == f->block->number))
-        return;
-    if (old.block != f->block->number) {
-        c.other = old;
-        c.readers = 0;
-        return;
+    if (old.block != t.now.block) {
+        for (u32 w = c.warps; w; w &= w - 1)
+            for (u32 at = c.readers + (u32)__builtin_ctz(w); at; at = t.more[at].next)
+                t.more[at].a.bytes = 0;
+        c.warps = 0;
     }
-    u32 at = c.readers;
-    while (at && (launch_now.readers[at].a.thread - 1) / 32 != (old.thread - 1) / 32)
-        at = launch_now.readers[at].next;
-    if (at) {
-        launch_now.readers[at].a = old;
-    } else {
-        launch_now.readers.push_back({old, c.readers});
-        c.readers = (u32)launch_now.readers.size() - 1;
+    if (!(old.bytes & ~t.now.bytes) && !late_lanes(t, old))
+        return;
+    if (!c.readers) {
+        c.readers = (u32)t.more.size();
+        t.more.resize(t.more.size() + (size_t)launch_now.warps);
     }
+    u32 list = c.readers + old.thread / 32;
+    put(t.more, list, old);
+    c.warps |= 1u << old.thread / 32;
 }
 
-struct Touch {
-    Fiber *f;
-    u32 pc;
-    bool write, shared;
-    How how;
-    uintptr_t address; /* in this process */
-    int size;
-    const char *what;
-    const Clock *as_of;
-};
-
-static void touch_write(const Touch &t, Cell &c, const Access &now, const char *where)
+static inline void touch_read(const Touch &t, Cell &c)
 {
-    Fiber *f = t.f;
-    if (conflicts(f, c.writer, t.how, now.bytes, false, t.as_of)) {
-        if (t.how == PLAIN && c.writer.how == PLAIN)
-            open_writes(f, c.writer, t.address, t.size, t.pc, where);
-        else
-            report_finding(R_RACE_WW, {c.writer.pc, who(c.writer) + verb(c.writer.how, true)},
-                           {t.pc, who(f) + verb(t.how, true) + where});
-    } else if (t.how == ASYNC && c.writer.thread && c.writer.how != ASYNC &&
-               conflicts(f, c.writer, t.how, now.bytes, true, t.as_of))
-        report_finding(R_PROXY, {c.writer.pc, who(c.writer) + " writes"},
-                       {t.pc, who(f) + " has the async proxy write" + where});
-    const Access *read = nullptr;
-    for (const Access *a : {&c.reader, &c.other})
-        if (conflicts(f, *a, t.how, now.bytes, false, t.as_of))
-            read = a;
-    for (u32 at = c.readers; at && !read; at = launch_now.readers[at].next)
-        if (conflicts(f, launch_now.readers[at].a, t.how, now.bytes, false, t.as_of))
-            read = &launch_now.readers[at].a;
-    if (read)
-        report_finding(R_RACE_RW, {read->pc, who(*read) + verb(read->how, false)},
-                       {t.pc, who(f) + verb(t.how, true) + where});
-    c.writer = now;
-    c.reader = c.other = Access();
-    c.readers = 0;
-    c.written |= now.bytes;
-}
-
-static void touch_read(const Touch &t, Cell &c, const Access &now, const char *where)
-{
-    Fiber *f = t.f;
-    const Access &last = c.reader;
-    if (last.thread == now.thread && last.block == now.block && last.clock == now.clock &&
-        last.how == PLAIN && now.how == PLAIN && last.bytes == now.bytes)
+    const Access &now = t.now;
+    Access &last = c.reader;
+    const bool together = last.clock == now.clock && same_warp(last, now) &&
+                          last.bytes == now.bytes && last.how == PLAIN && now.how == PLAIN;
+    if (together && (last.lanes & now.lanes))
         return; /* again, at the same moment: all has been asked */
     if ((c.written & now.bytes) != now.bytes)
-        report_finding(R_UNWRITTEN, {t.pc, who(f) + " reads" + where});
-    else if (conflicts(f, c.writer, t.how, now.bytes, false, t.as_of))
-        report_finding(R_RACE_WR, {c.writer.pc, who(c.writer) + verb(c.writer.how, true)},
-                       {t.pc, who(f) + verb(t.how, false) + where});
-    else if (t.how == ASYNC && c.writer.thread && c.writer.how != ASYNC &&
-             conflicts(f, c.writer, t.how, now.bytes, true, t.as_of))
-        report_finding(R_PROXY, {c.writer.pc, who(c.writer) + " writes"},
-                       {t.pc, who(f) + " has the async proxy read" + where});
-    keep_reader(f, c);
-    c.reader = now;
+        report_finding(R_UNWRITTEN, {now.pc, who(t.f) + " reads" + t.what});
+    else
+        meet_writers(t, c);
+    if (together) {
+        last.lanes |= now.lanes;
+        return;
+    }
+    if (last.bytes)
+        keep_reader(t, c);
+    last = now;
 }
 
-static void touch(const Touch &t, Cell *cells, uintptr_t offset, u32 epoch)
+static inline void touch(Touch &&t, Cell *cells, uintptr_t offset, u32 epoch)
 {
     const uintptr_t end = offset + (uintptr_t)t.size;
-    for (uintptr_t i = offset / 2; i < (end + 1) / 2; i++) {
-        Cell &c = cells[i - offset / 2];
+    for (uintptr_t at = offset & ~(uintptr_t)3; at < end; at += 4) {
+        Cell &c = *cells++;
         if (c.epoch != epoch) { /* of an earlier block or launch: what was written stays so */
             const uint8_t written = t.shared ? 0 : c.written;
             c = Cell();
             c.epoch = epoch;
             c.written = written;
         }
-        const uint8_t bytes = (uint8_t)((2 * i >= offset ? 1 : 0) | (2 * i + 1 < end ? 2 : 0));
+        t.now.bytes = (uint8_t)((1u << std::min(end - at, (uintptr_t)4)) -
+                                (1u << (at < offset ? offset - at : 0)));
         if (c.flight)
-            report_finding(R_FLIGHT, {c.flight, "a copy was issued that nobody has waited for"},
-                           {t.pc, who(t.f) + verb(t.how, t.write) + " where it goes" + t.what});
-        const Access now = {t.f->block->number,       t.f->clock, t.pc,
-                            (uint16_t)(t.f->tid + 1), t.how,      bytes};
+            report_finding(
+                R_FLIGHT, {c.flight, "a copy was issued that nobody has waited for"},
+                {t.now.pc, who(t.f) + verb(t.now.how, t.write) + " where it goes" + t.what});
         if (t.write)
-            touch_write(t, c, now, t.what);
+            touch_write(t, c);
         else
-            touch_read(t, c, now, t.what);
+            touch_read(t, c);
     }
+}
+
+static inline Access access_by(const Fiber *f, u32 pc, How how)
+{
+    return {f->block->number, f->clock, pc, 1u << f->lane, (uint16_t)f->tid, how, 0};
 }
 
 /* A tile has arrived: the engine is the last writer. */
 void write_by_engine(Block &b, u32 address, int size, u32 pc)
 {
-    for (u32 a = address; a < address + (u32)size; a += 2) {
+    for (u32 a = address; a < address + (u32)size; a += 4) {
         Cell &c = *shared_cell(a);
         c = Cell();
         c.epoch = b.epoch;
-        c.written = 3;
-        c.writer = {b.number, b.engine_clock, pc, ENGINE + 1, ASYNC, 3};
+        c.written = 15;
+        c.writer = {b.number, b.engine_clock, pc, 0, ENGINE, ASYNC, 15};
     }
 }
 
 void set_flight(u32 address, int bytes, u32 pc)
 {
-    for (u32 a = address; a < address + (u32)bytes; a += 2)
+    for (u32 a = address; a < address + (u32)bytes; a += 4)
         shared_cell(a)->flight = pc;
 }
 
 /* --- bounds ------------------------------------------------------------------------------------*/
+
+/* The largest power of two that divides a size, 16 at most: 4 of 12. */
+static inline u32 alignment_of(int size)
+{
+    return (u32)std::min(size & -size, 16);
+}
+
+__attribute__((noinline, cold)) static void misaligned(const Fiber *f, bool write, How how,
+                                                       int size, u32 pc, const std::string &where)
+{
+    report_finding(R_MISALIGNED,
+                   {pc, who(f) + verb(how, write) + " " + std::to_string(size) + where});
+}
 
 bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, const char *what,
                   const Clock *as_of)
@@ -249,10 +347,9 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
     const long at = (long)(address % WINDOW) - SMEM_BASE;
     const long dynamic = (long)launch_now.config.smem, statics = (long)b.static_bytes;
     const long lo = (dynamic + 127) / 128 * 128;
-    if (address % (u32)std::min(size, 16))
-        report_finding(R_MISALIGNED, {pc, who(f) + verb(how, write) + " " + std::to_string(size) +
-                                              " bytes at byte " + std::to_string(at) +
-                                              " of shared memory" + what});
+    if (address & (alignment_of(size) - 1))
+        misaligned(f, write, how, size, pc,
+                   " bytes at byte " + std::to_string(at) + " of shared memory" + what);
     if (at < 0 || (at + size > dynamic && (at < lo || at + size > lo + statics))) {
         report_finding(R_BOUNDS_SHARED,
                        {pc, who(f) + verb(how, write) + " byte " + std::to_string(at) + " of the " +
@@ -260,25 +357,28 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
                                 " that the block has" + what});
         return false;
     }
-    touch({f, pc, write, true, how, (uintptr_t)shared_at(address), size, what, as_of},
-          shared_cell(address), address % WINDOW, b.epoch);
+    touch({f, write, true, (uintptr_t)b.smem + (uintptr_t)at, size, what, as_of, b.more,
+           access_by(f, pc, how)},
+          &b.cells[(address % WINDOW) / 4], address % WINDOW, b.epoch);
     return true;
 }
 
-static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variables, by pairs */
+static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variables, by words */
 
 bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, const char *what)
 {
-    if (a % (uintptr_t)std::min(size & -size, 16)) /* of 12 bytes, a multiple of 4 */
-        report_finding(R_MISALIGNED, {pc, who(f) + verb(how, write) + " " + std::to_string(size) +
-                                              " bytes of global memory, " + std::to_string(a % 16) +
-                                              " past a multiple of 16" + what});
+    if (a & (alignment_of(size) - 1))
+        misaligned(f, write, how, size, pc,
+                   " bytes of global memory, " + std::to_string(a % 16) + " past a multiple of 16" +
+                       what);
     if (a >= program_lo && a < program_hi) { /* a variable or a constant of the program */
-        for (int i = 0; i < size; i += 2) {
-            Cell &c = variable_cells[(a + (uintptr_t)i) / 2];
-            c.written = 3;
-            touch({f, pc, write, false, how, a + (uintptr_t)i, std::min(2, size), what, nullptr},
-                  &c, a + (uintptr_t)i, launch_now.number);
+        for (uintptr_t at = a, next; at < a + (uintptr_t)size; at = next) {
+            next = std::min(at / 4 * 4 + 4, a + (uintptr_t)size);
+            Cell &c = variable_cells[at / 4];
+            c.written = 15;
+            touch({f, write, false, at, (int)(next - at), what, nullptr, launch_now.more,
+                   access_by(f, pc, how)},
+                  &c, at, launch_now.number);
         }
         return true;
     }
@@ -296,9 +396,9 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
         return false;
     }
     if (m->cells.empty())
-        m->cells.resize((m->hi - m->lo) / 2 + 1);
-    touch({f, pc, write, false, how, a, size, what, nullptr}, &m->cells[(a - m->lo) / 2], a - m->lo,
-          launch_now.number);
+        m->cells.resize((m->hi - m->lo) / 4 + 1);
+    touch({f, write, false, a, size, what, nullptr, launch_now.more, access_by(f, pc, how)},
+          &m->cells[(a - m->lo) / 4], a - m->lo, launch_now.number);
     return true;
 }
 
@@ -308,37 +408,78 @@ void mark_written(uintptr_t a, size_t bytes, bool written)
     if (!m)
         return;
     if (m->cells.empty())
-        m->cells.resize((m->hi - m->lo) / 2 + 1);
+        m->cells.resize((m->hi - m->lo) / 4 + 1);
     const uintptr_t end = std::min(a + bytes, m->hi);
     for (uintptr_t i = a; i < end; i++) {
-        Cell &c = m->cells[(i - m->lo) / 2];
-        const uint8_t bit = (i - m->lo) % 2 ? 2 : 1;
+        Cell &c = m->cells[(i - m->lo) / 4];
+        const uint8_t bit = (uint8_t)(1 << (i - m->lo) % 4);
         c.written = written ? c.written | bit : c.written & (uint8_t)~bit;
     }
 }
 
 /* --- clang's calls -----------------------------------------------------------------------------*/
 
-void access(uintptr_t a, int size, bool write, u32 pc, How how)
+/* Most reads of shared memory say nothing new: the word was written before, as this thread knows,
+ * and a lane of its warp reads it at this moment already. Then this lane joins that one. */
+static inline bool joins_reader(const Fiber *f, uintptr_t a, int size)
 {
-    Fiber *f = me;
-    if (a - (uintptr_t)f->block->stacks < (uintptr_t)STACK * MAX_THREADS)
-        return; /* a local variable */
-    f->last_pc = pc;
-    if (given_up)
-        no_progress(pc);
-    if (!flags.check && !flags.count)
-        return;
+    Block &b = *f->block;
+    const uintptr_t at = a - (uintptr_t)b.smem;
+    if (at >= SMEM_MAX || size < 4 || (a & (alignment_of(size) - 1)))
+        return false;
+    Cell *c = &b.cells[(at + SMEM_BASE) / 4];
+    for (Cell *end = c + size / 4; c < end; c++) {
+        const Access &w = c->writer;
+        Access &r = c->reader;
+        if (c->epoch != b.epoch || c->flight || c->writers || c->written != 15 ||
+            r.clock != f->clock || r.thread / 32 != f->warp || r.bytes != 15 || r.how != PLAIN ||
+            (w.thread != f->tid && f->base->at[slot_of(w.thread)] < w.clock) ||
+            ((w.block ^ b.number) | (r.block ^ b.number)))
+            return false;
+        r.lanes |= 1u << f->lane;
+    }
+    return true;
+}
+
+__attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int size, bool write,
+                                                   u32 pc, How how)
+{
     const u32 shared = shared_address(a);
     if (flags.check) {
-        settle_writes();
         if (shared)
             check_shared(f, shared, size, write, pc, how);
         else
             check_global(f, a, size, write, pc, how);
     }
     if (flags.count)
-        f->log.push_back({shared ? shared : a, pc, (uint8_t)size, write, shared != 0});
+        f->log.push_back(
+            {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
+}
+
+__attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool write, u32 pc,
+                                           How how)
+{
+    if (given_up)
+        no_progress(pc);
+    if (written_twice.is_open)
+        settle_writes();
+    if (flags.count || write || how != PLAIN || !joins_reader(f, a, size))
+        look_closely(f, a, size, write, pc, how);
+}
+
+static inline void access_inline(uintptr_t a, int size, bool write, u32 pc, How how)
+{
+    Fiber *f = me;
+    if (a - (uintptr_t)f->stack < STACK)
+        return; /* a local variable */
+    f->last_pc = pc;
+    if (flags.check || flags.count || given_up)
+        look(f, a, size, write, pc, how);
+}
+
+void access(uintptr_t a, int size, bool write, u32 pc, How how)
+{
+    access_inline(a, size, write, pc, how);
 }
 
 static void access_range(uintptr_t a, size_t n, bool write, u32 pc)
@@ -376,7 +517,7 @@ void __tsan_vptr_read(void **)
     void __tsan_##NAME##N(void *a)                                                                 \
     {                                                                                              \
         if (me)                                                                                    \
-            access((uintptr_t)a, N, WRITE, SIMT_PC, HOW);                                          \
+            access_inline((uintptr_t)a, N, WRITE, SIMT_PC, HOW);                                   \
     }
 /* A volatile access is how a flag is polled or set. */
 #define HOOK_VOLATILE(NAME, N)                                                                     \
@@ -402,21 +543,7 @@ void __tsan_vptr_read(void **)
     HOOK(unaligned_read, N, false, PLAIN)                                                          \
     HOOK(unaligned_write, N, true, PLAIN)                                                          \
     HOOK_VOLATILE(volatile_, N)                                                                    \
-    HOOK_VOLATILE(unaligned_volatile_, N)                                                          \
-    void __tsan_read_write##N(void *a)                                                             \
-    {                                                                                              \
-        if (!me)                                                                                   \
-            return;                                                                                \
-        access((uintptr_t)a, N, false, SIMT_PC, PLAIN);                                            \
-        access((uintptr_t)a, N, true, SIMT_PC, PLAIN);                                             \
-    }                                                                                              \
-    void __tsan_unaligned_read_write##N(void *a)                                                   \
-    {                                                                                              \
-        if (!me)                                                                                   \
-            return;                                                                                \
-        access((uintptr_t)a, N, false, SIMT_PC, PLAIN);                                            \
-        access((uintptr_t)a, N, true, SIMT_PC, PLAIN);                                             \
-    }
+    HOOK_VOLATILE(unaligned_volatile_, N)
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)

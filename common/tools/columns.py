@@ -297,7 +297,8 @@ DEMO_COLUMNS = ["stage", "variant", "device", "case", "bound_ratio", "ms_med", "
 
 TERMINAL_COLUMNS = ["variant", "bound_ratio", "ms_med", "gflops", "share", "hbm_bytes_model",
                     "peak_bytes", "speed"]
-SHORT_HEADS = {"hbm_bytes_model": "traffic", "peak_bytes": "memory", "speed": "times v0"}
+SHORT_HEADS = {"hbm_bytes_model": "traffic", "peak_bytes": "memory", "speed": "times v0",
+               "rank_tflops": "TFLOP/s a GPU", "efficiency_both": "of its kernel alone"}
 
 
 def cell(row, column):

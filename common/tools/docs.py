@@ -288,10 +288,12 @@ def expand_run(context, _page, words, options):
             raise DocsError(f"run: {shlex.join(words)}: no line begins with {options['before']}")
     if "from" in options or "to" in options:
         output = cut(output, options.get("from", ""), options.get("to", ""), words[0])
-    shown_as = "$ " + shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
-    folded = textwrap.wrap(shown_as, 82, break_long_words=False, break_on_hyphens=False,
-                           subsequent_indent="      ")
-    return "\n" + fence("console", " \\\n".join(folded) + "\n" + output.rstrip()) + "\n"
+    typed = "$ " + shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
+    folded = textwrap.wrap(re.sub(r" (--?\S+) (?=[^-])", " \\1\xa0", typed), 82,
+                           break_long_words=False, break_on_hyphens=False,
+                           subsequent_indent="      ")  # a flag stays beside its value
+    shown_as = " \\\n".join(folded).replace("\xa0", " ")
+    return f"\n{fence('console', shown_as + chr(10) + output.rstrip())}\n"
 
 
 EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,

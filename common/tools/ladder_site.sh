@@ -93,6 +93,7 @@ site_font=/usr/share/texmf/fonts/opentype/public/lm-math/latinmodern-math.otf
 # The font's licence lies beside it; without the font a browser takes its own for formulas.
 site_sphinx() {
     rm -rf build/site-static && mkdir -p build/site-static
+    [ -d out/site/source ] || rm -rf build/site-doctrees
     cp docs/site/web/* build/steps/steps.wasm.js build/site-static/
     [ ! -e $site_font ] || cp $site_font build/site-static/
     [ ! -e $site_font ] || cp /usr/share/doc/fonts-lmodern/copyright \

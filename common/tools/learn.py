@@ -31,6 +31,7 @@ import textwrap
 import time
 
 import learn_steps
+import simt_library
 import tool
 from learn_steps import Usage
 
@@ -344,7 +345,7 @@ def doctor():
             checks = [("C compiler", False, f"every step in C: {error}", True)]
     MY.mkdir(parents=True, exist_ok=True)
     checks += [("gdb", shutil.which("gdb"), "looking into a case that fails", False),
-               ("clang", not learn_steps.missing_for_gpu(),
+               ("clang", not simt_library.missing(),
                 "steps on the GPU, which need no GPU: clang, llvm, libboost-context-dev", False),
                ("meson, ninja", shutil.which("meson") and shutil.which("ninja"),
                 "./ladder build: the programs of the stages, for steps that run one", False),

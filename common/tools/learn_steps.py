@@ -5,20 +5,17 @@ A step is a folder of docs/learn; docs/learn/README.md has the format. A step in
 three files, the learner's, a harness and harness/learn.c, that judges one case in one process: the
 learner's code is an ordinary function in an ordinary process, with a time limit. A typed step has
 no program: numbers and orders are compared here. A step on the GPU is a .cu file: its program holds
-common/simt, a model of a GPU, which is built once and kept in build/learn_gpu.
+common/simt, a model of a GPU (simt_library.py).
 
 Interface:
 - read_steps(): every Step in order. find_step(name): one, or Usage.
 - Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
   answer_name, on_gpu, stub(), solution(), others(), wrong_answers().
-- missing_for_gpu(): what a step on the GPU needs and is not here, or "".
 - judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one
   fails, gives each a line to say(), and returns a Verdict(passed, code, text, flags, why).
 - Usage: a sentence for stderr, exit status 2.
 """
 import ast
-import concurrent.futures
-import fcntl
 import math
 import operator
 import os
@@ -32,6 +29,7 @@ import sys
 import tempfile
 import typing
 
+import simt_library
 import tool
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "course"))
@@ -378,42 +376,11 @@ def compile_help(said):
 CUDA = [sys.executable, SIMT / "compile.py", "clang++", "--arch=90a", "-I", ROOT / "common", "-c"]
 
 
-def missing_for_gpu():
-    missing = [name for name in ("clang++", "llvm-symbolizer") if not shutil.which(name)]
-    if not pathlib.Path("/usr/include/boost/context/detail/fcontext.hpp").exists():
-        missing.append("Boost.Context")
-    return " and ".join(missing)
-
-
 def gpu_libraries():
-    """What a step on the GPU is linked with. The model is compiled when a source of it is newer."""
-    if missing_for_gpu():
-        raise Usage(f"a step on the GPU needs {missing_for_gpu()}; run: sudo apt-get install -y "
-                    "--no-install-recommends clang llvm libboost-context-dev")
-    folder = ROOT / "build" / "learn_gpu"
-    library = folder / "libsimt.a"
-    folder.mkdir(parents=True, exist_ok=True)
-    sources = list(SIMT.glob("*.cpp"))
-    with open(folder / "lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        newest = max(path.stat().st_mtime for path in
-                     [*sources, *SIMT.glob("*.h"), *SIMT.glob("include/*.h")])
-        if not library.is_file() or library.stat().st_mtime < newest:
-            print("building the model of a GPU, once: half a minute", file=sys.stderr)
-            words = [*(["ccache"] if shutil.which("ccache") else []), "clang++", "-std=c++17",
-                     "-O2", "-g1", "-fno-omit-frame-pointer", "-fdeclspec",
-                     *(["-mf16c", "-mfma"] if os.uname().machine == "x86_64" else [])]
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                done = list(pool.map(lambda path: run_compiler(
-                    [*words, "-c", path, "-o", folder / (path.stem + ".o")]), sources))
-            if not all(good for good, _ in done):
-                raise Usage("the model of a GPU does not compile: " + done[0][1][:2000])
-            new = folder / "new.a"
-            new.unlink(missing_ok=True)
-            subprocess.run(["ar", "rcs", new, *(folder / (path.stem + ".o") for path in sources)],
-                           check=True)
-            os.replace(new, library)
-    return [library, "-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
+    try:
+        return simt_library.link_words()
+    except simt_library.Missing as why:
+        raise Usage(f"a step on the GPU needs {why}") from None
 
 
 def compile_step(step, file, folder, asan=False, harness=()):

@@ -52,6 +52,15 @@ def machine(rows):
                              for r in rows if r}))
 
 
+def of_today(found, root):
+    """The newest row of each variant and link; of an old source only where all are."""
+    newest = {}
+    for row in sorted(found, key=lambda r: r.get("date", "")):
+        newest[row["variant"], row.get("link"), row.get("ranks")] = row
+    fresh = [row for row in newest.values() if not recorded.is_stale(row, root)]
+    return fresh or list(newest.values())
+
+
 def recorded_rows(root, number):
     """The CPU's rows and the GPU's, in the ladder's order."""
     text = []
@@ -62,7 +71,7 @@ def recorded_rows(root, number):
                 ("docs/results/demo.jsonl", f"stage={stage} {case}", COLUMNS),
                 ("docs/results/" + file, gpu_case,
                  GPU_COLUMNS.get(number, ["variant", "ms_med", "tflops", "of_peer"]))):
-            found = first_page.load(root, name, where)
+            found = of_today(first_page.load(root, name, where), root)
             found.sort(key=lambda r: recorded.rung_order(r["variant"]))
             if found:
                 text.append(f"Recorded on {machine(found)}:\n  {where}\n\n"

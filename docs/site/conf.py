@@ -3,7 +3,7 @@
 GitHub does not (order, pages of sources, maths, figures in the dark) is added here.
 
 Interface (Sphinx calls these; environment LADDER_STEPS: the folder with steps.js and steps.css):
-- add_contents: the order of pages.           - link_sources, source_pages: C files as pages.
+- add_contents: the order of pages.           - link_sources, source_page: C files as pages.
 - mathml: TeX, which browsers then draw without any script.      - short_titles: in the sidebar.
 - add_steps: the scripts of a step page.      - discover, parts: a lab page a rung.
 """
@@ -42,7 +42,8 @@ html_math_renderer = "mathml"
 html_search_scorer = str(ROOT / "docs/site/scorer.js")
 pygments_style, pygments_dark_style = "default", "monokai"
 
-PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper"]),
+PARTS = [("Lessons", ["docs/00_start_here", "docs/0?_*/README", "docs/gpu_on_paper",
+                     "docs/numbers_differ"]),
          ("A step at a time", ["docs/steps/*"]),
          ("Do it", ["docs/learn/README", "docs/course/README"]),
          ("Programs", ["README", "0?_*/README", "docs/reading", "docs/json_schema"]),
@@ -151,8 +152,6 @@ def read_again(app, env, added, changed, removed):
     return list(env.all_docs) if env.all_docs and (added or removed or titles) else []
 
 
-# --- links to sources ----------------------------------------------------------------------------
-
 def left_out(path):
     return any(pathlib.PurePosixPath(path).match(p.removesuffix("/**")) for p in LEFT_OUT)
 
@@ -173,7 +172,7 @@ def link_sources(app, doctree):
             node["reftargetid"] = None
         elif (ROOT / path).is_dir() or isinstance(node, addnodes.download_reference) and not (
                 path.endswith((".json", ".jsonl", ".npy"))):
-            app.env.ladder_sources.setdefault(app.env.docname, set()).add(path)
+            source_page(app.outdir, path)
             node.replace_self(nodes.reference("", "", *node.children, internal=True,
                                               refuri=os.path.relpath(f"source/{path}.html", page)))
 
@@ -185,24 +184,22 @@ SOURCE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{path}</
 <body class="source"><a href="{up}/index.html">Attention Ladder</a><h1>{path}</h1>{body}\n"""
 
 
-def source_pages(app):
-    """Plain pages: with the list of all pages at its side each would take ten times as long."""
-    for path in sorted(set().union(*app.env.ladder_sources.values())):
-        file, page = ROOT / path, pathlib.Path(app.outdir, "source", f"{path}.html")
-        if file.is_dir():
-            names = [f"<li>{html.escape(p.name)}</li>" for p in sorted(file.iterdir())]
-            body = f"<ul>{''.join(names)}</ul>"
-        else:
-            try:
-                lexer = get_lexer_for_filename(path.replace(".cuh", ".cu"))
-            except ValueError:
-                lexer = TextLexer()
-            body = highlight(file.read_text(errors="replace"), lexer,
-                             HtmlFormatter(linenos="inline", lineanchors="L", cssclass="highlight"))
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(SOURCE.format(path=path, body=body,
-                                      up=os.path.relpath(app.outdir, page.parent)))
-    return []
+def source_page(out, path):
+    """A plain page: with the list of all pages at its side it would take ten times as long."""
+    file, page = ROOT / path, pathlib.Path(out, "source", f"{path}.html")
+    if page.exists() and page.stat().st_mtime > file.stat().st_mtime:
+        return
+    if file.is_dir():
+        body = "".join(f"<li>{html.escape(p.name)}</li>" for p in sorted(file.iterdir()))
+    else:
+        try:
+            lexer = get_lexer_for_filename(path.replace(".cuh", ".cu"))
+        except ValueError:
+            lexer = TextLexer()
+        body = highlight(file.read_text(errors="replace"), lexer,
+                         HtmlFormatter(linenos="inline", lineanchors="L", cssclass="highlight"))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(SOURCE.format(path=path, body=body, up=os.path.relpath(out, page.parent)))
 
 
 def mathml(display):
@@ -233,12 +230,12 @@ def one_value(app, doctree):
         for k in reversed(range(len(rows[0]))):
             values = {row[k].astext() for row in rows[1:]}
             if len(rows) > 3 and len(values) == 1:
-                said.insert(0, f"{rows[0][k].astext()} {values.pop()}")
+                said.insert(0, f"{rows[0][k].astext()}: {values.pop()}")
                 for parent in (*rows, group):  # a tgroup has its colspecs first
                     del parent[k]
         if said:
             group["cols"] -= len(said)
-            below = nodes.paragraph("", "", nodes.emphasis("", f"In all rows: {', '.join(said)}."))
+            below = nodes.paragraph("", "", nodes.emphasis("", f"{'; '.join(said)}, in all rows."))
             group.parent.parent.insert(group.parent.parent.index(group.parent) + 1, below)
 
 
@@ -257,8 +254,12 @@ def add_steps(app, pagename, templatename, context, doctree):
 
 
 def finish(app, error):
-    """index.html opens the first page, slides.html the first step page in large type."""
+    """index.html opens the first page, slides.html the step pages; their rungs are pages, too."""
     out = pathlib.Path(app.outdir)
+    old = [str(p.relative_to(out / "source"))[:-5] for p in (out / "source").rglob("*.html")]
+    for path in old + re.findall(r'"(0\d_[^"]*)":\[', (STEPS / "steps.wasm.js").read_text()):
+        if (ROOT / path).exists():
+            source_page(app.outdir, path)
     for name, page in (("index", "docs/README.html"),
                        ("slides", "docs/steps/01_scores_to_output.html?slides")):
         (out / f"{name}.html").write_text(
@@ -267,15 +268,12 @@ def finish(app, error):
 
 
 def setup(app):
-    app.connect("builder-inited", lambda app: vars(app.env).setdefault("ladder_sources", {}))
-    app.connect("env-purge-doc", lambda app, env, page: env.ladder_sources.pop(page, None))
     app.connect("env-get-outdated", read_again)
     app.connect("source-read", add_contents)
-    app.connect("doctree-read", link_sources)
+    app.connect("doctree-read", link_sources, priority=100)  # before Sphinx copies the files
     app.connect("doctree-read", time_below)
     app.connect("doctree-read", one_value)
     app.connect("env-updated", short_titles)
-    app.connect("html-collect-pages", source_pages)
     app.connect("html-page-context", add_steps)
     app.connect("build-finished", finish)
     app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))

@@ -7,8 +7,7 @@ usage: test_assignments.py BUILD N        BUILD: a build folder with the judge; 
 - The stub compiles and has 0 points, the solution has all of them, in the public suites and in the
   hidden ones as a key draws them, and in each format of a result.
 - Of each change the plain solution has at most 20 % of the points, also when what the change needs
-  in the way of names is put around it; a solution with the change has all of them. The test makes
-  that one from the plain one, by the edits below, which stand inside its innermost loops.
+  in the way of names is put around it; a solution with the change (solutions/changes.py) has all.
 - Mistakes that only some inputs show are wrong in the cases made for them, in each suite.
 """
 import csv
@@ -24,30 +23,18 @@ import xml.etree.ElementTree as xml
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-for folder in (HERE / "..", ROOT / "common" / "course"):
+for folder in (HERE / "..", HERE / "solutions", ROOT / "common" / "course"):
     sys.path.insert(0, str(folder))
 import grade
 import grade_formats
 import handout
 import suite as suites
+from changes import edited, numbers, solution
 from tap import Tap
 
 KEY = b"a key"
 MOST_OF_A_CHANGE = 0.2
 
-SINKS = "((!({q} - LEFT > {k} || {k} > {q} + RIGHT) || {k} < FIRST))"
-DILATION = "(({q} - {k}) % STEP == 0)"
-CLIP = """for (int r = 0; r < t.rows; r++) {
-            float *o = O + (long)(i + r) * d;
-            memset(o, 0, sizeof(float) * (size_t)d);
-            for (int j = 0; j < (causal ? i + r + 1 : N); j++) {
-                float s = scale * dot(Q + (long)(i + r) * d, K + (long)j * d, d);
-                float a = (HIGH - (LOW)) * expf(s - lse[i + r]) + LOW;
-                for (int x = 0; x < d; x++)
-                    o[x] += fminf(fmaxf(a, 0.0f), 1.0f) * V[(long)j * d + x];
-            }
-        }
-"""
 # What stands for assignment 1, whose changes are other algorithms: a plain call for each column.
 CALLS = {
     "sliding": """softmax_rows_variant(S + at - n + 1, P, out + at, 1, n);""",
@@ -79,39 +66,6 @@ int softmax_twist_variant(const float *S, const int *label, float *out, int rows
 """
 
 
-def seen(expression, q, k):
-    return expression.replace("{q}", q).replace("{k}", k)
-
-
-
-SIMPLE_SCORE = ("scale * dot(Q + (long)(i + r) * d, K + (long)(j + c) * d, d)",
-                "CAP * tanhf(scale * dot(Q + (long)(i + r) * d, K + (long)(j + c) * d, d) / CAP)")
-STEP_SEES = "(s->right < 0 || ahead <= s->right)"
-RING_SEES = "(p->right < 0 || ahead <= p->right)"
-# (assignment, change): what is replaced in the plain solution by what
-EDITS = {
-    (2, "softcap"): [SIMPLE_SCORE],
-    (2, "sinks"): [("causal && j + c > i + r",
-                    "(causal && j + c > i + r) || !" + seen(SINKS, "(i + r)", "(j + c)"))],
-    (2, "clip"): [("memcpy(O + (long)i * d, t.O, sizeof(float) * (size_t)(t.rows * d));", CLIP)],
-    (3, "softcap"): [
-        ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
-         "expf(CAP * tanhf(scale * dot(Q + (long)i * d, K + (long)j * d, d) / CAP) - lse[i])"),
-        ("return scale * expf(scale * dot(q, k, d) - lse) * (dot(dO, v, d) - delta);",
-         "float u = tanhf(scale * dot(q, k, d) / CAP);\n"
-         "return scale * (1 - u * u) * expf(CAP * u - lse) * (dot(dO, v, d) - delta);")],
-    (3, "sinks"): [("return !causal || j <= i;",
-                    "return (!causal || j <= i) && " + seen(SINKS, "i", "j") + ";")],
-    (3, "dilation"): [("return !causal || j <= i;",
-                       "return (!causal || j <= i) && " + seen(DILATION, "i", "j") + ";")],
-    (4, "softcap"): [("return sum * s->scale;", "return CAP * tanhf(sum * s->scale / CAP);")],
-    (4, "sinks"): [(STEP_SEES, STEP_SEES + " && " +
-                    seen(SINKS, "(s->position_q + r)", "(s->position_k + c)"))],
-    (4, "dilation"): [(STEP_SEES, STEP_SEES + " && ahead % STEP == 0")],
-    (5, "softcap"): [("s *= scale;", "s = CAP * tanhf(s * scale / CAP);")],
-    (5, "sinks"): [(RING_SEES, RING_SEES + " && " + seen(SINKS, "position_q", "position_k"))],
-    (5, "dilation"): [(RING_SEES, RING_SEES + " && ahead % STEP == 0")],
-}
 # assignment: mistakes that only some inputs show: name, what is replaced in the plain solution by
 # what, {suite: cases that are wrong}, while all other cases are right, and the code of the hint
 EXTREME = ("large scores", "large scores, causal")
@@ -144,8 +98,14 @@ MISTAKES = {
                              "    if (!tile_alloc(&t, d))\n        return 1;\n"
                              "    float *S = malloc(sizeof(float) * (size_t)N * (size_t)N);\n"
                              "    memset(S, 1, sizeof(float) * (size_t)N * (size_t)N);\n"
-                             "    O[0] = S[N - 1];\n    free(S);\n")],
-         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",)}, None)],
+                             "    O[0] = S[N - 1];\n    free(S);\n"),
+                            ("        return ATTN_NO_MEMORY;\n", "        return ATTN_NO_MEMORY;\n"
+                             "    const size_t matrix = sizeof(float) * (size_t)args->shape.Nq *\n"
+                             "                          (size_t)args->shape.Nk;\n"
+                             "    float *S = malloc(matrix);\n    memset(S, 1, matrix);\n"
+                             "    args->lse[0] = S[matrix / 8];\n    free(S);\n")],
+         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",),
+          "public": ("four threads",), "hidden": ("batches and heads, four threads",)}, None)],
     3: [("exp(s) / exp(lse)", [
         ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
          "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),
@@ -204,25 +164,6 @@ ORDINARY = {
            "dot(K + (long)(i + r) * d, Q + (long)(j + c) * d, d)")], "simple",
          "q_and_k_exchanged")],
 }
-NAMES = {"softcap": ("CAP",), "clip": ("LOW", "HIGH"), "window": ("LEFT", "RIGHT"),
-         "first": ("FIRST",), "dilation": ("STEP",)}
-
-
-def numbers(suite):
-    """-D flags: the numbers that a handout would tell."""
-    flags = suite.cases[0].flags
-    told = [value.split("=") for word, value in zip(flags, flags[1:]) if word == "--twist"]
-    return [f"-D{name}={number}{'f' if '.' in number else ''}"
-            for kind, text in told for name, number in zip(NAMES.get(kind, ()), text.split(","))]
-
-
-def edited(text, edits):
-    for old, new in edits:
-        assert text.count(old) == 1, f"'{old}' stands {text.count(old)} times in the solution"
-        text = text.replace(old, new)
-    return text
-
-
 def build(folder, name, text, flags=()):
     """A shared object from the text, by cc with little optimisation: that is quicker to compile."""
     source = folder / f"{name}.c"
@@ -317,8 +258,7 @@ def check_change(tap, place, folder, kind, plain):
     number = int(folder.name[0])
     suite = suites.read(folder / f"twist_{kind}.template", KEY)
     public = plain + (AROUND % CALLS[kind] if number == 1 else "")
-    changed = (HERE / "solutions" / "1_changes.c").read_text(encoding="utf-8") if number == 1 \
-        else edited(plain, EDITS[number, kind])
+    changed = solution(number, kind)
     flags = [f"-D{kind.upper()}"] if number == 1 else numbers(suite)
     result = graded(place, suite, [build(place, f"changed_{kind}", changed, flags)])[0]
     tap.ok(result["score"] == result["max_score"],

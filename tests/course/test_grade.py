@@ -91,12 +91,15 @@ points=1.5 group=rest visibility=after_due_date name="clean" : -N 60 -d 8 --requ
 points=0.5 group=rest name="fast" perf=0.001 of=sgemm : -N 512 -d 64
 """.replace('\\"', "'")
 # Deeds: source of a submission, the statuses of the five cases
-HEAD = '#include "flash_simple.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <signal.h>\n'
+HEAD = "".join(f"#include {name}\n" for name in (
+    '"flash_simple.h"', "<errno.h>", "<stdio.h>", "<stdlib.h>", "<signal.h>"))
 SIGNATURE = ("int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, "
              "float *lse, int N, int d, int causal)\n")
 DEEDS = [
     ("does nothing", "{ return 0; }", ["wrong"] * 5, "values are off"),
     ("says no", "{ return 7; }", ["wrong"] * 5, "it returned 7"),
+    ("says that memory was short", "{ errno = ENOMEM; return 7; }", ["memory"] * 5,
+     "it returned with errno = ENOMEM"),
     ("crashes", "{ raise(SIGSEGV); return 0; }", ["crashed"] * 5, "SIGSEGV"),
     ("exits", "{ exit(0); }", ["crashed"] * 5, "exit"),
     ("hangs", "{ if (N > 100 && !causal) for (;;); return 0; }",
@@ -241,6 +244,32 @@ def check_slow_ring(tap, build, sandbox, folder):
     results, err = graded(build, sandbox, suite, library(folder / "slow.c"))
     tap.ok(results and [test["status"] for test in results[0]["tests"]] == ["right"] * 2,
            "ring: a rank waits for 1.5 of 2 seconds", err or results)
+
+
+def check_busy(tap, build, sandbox, folder):
+    """A limit of time is the submission's own: others on its processor cannot use it up."""
+    suite = folder / "busy.suite"
+    suite.write_text("contract=flash_simple time=0.6 memory=256\n : -N 3 -d 2\n", encoding="utf-8")
+    right = RIGHT.read_text(encoding="utf-8")
+    at = right.index("{", right.index("int flash_simple_variant(")) + 1
+    (folder / "busy.c").write_text("#include <time.h>\n" + right[:at] +
+                                   "\n    while (clock() < 0.4 * CLOCKS_PER_SEC)\n        ;\n" +
+                                   right[at:], encoding="utf-8")
+    made = library(folder / "busy.c")
+    mine = os.sched_getaffinity(0)
+    others = []
+    try:
+        os.sched_setaffinity(0, {min(mine)})
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"],
+                                   start_new_session=True) for _ in range(3)]
+        results, err = graded(build, sandbox, suite, made)
+    finally:
+        os.sched_setaffinity(0, mine)
+        for other in others:
+            other.kill()
+            other.wait()
+    tap.ok(results and results[0]["tests"][0]["status"] == "right",
+           "0.4 of 0.6 seconds, on a processor with three others", err or results)
 
 
 def check_hog(tap, build, sandbox, folder):
@@ -981,6 +1010,13 @@ def check_peer(tap, build, sandbox, folder):
                      "of=cublas name=speed : -N 3 -d 2\npoints=4 name=plain : -N 5 -d 2\n",
                      encoding="utf-8")
     made = library(RIGHT, place / "right.so").read_bytes()
+    (place / "none.c").write_text(HEAD + SIGNATURE + "{ return 1; }\n", encoding="utf-8")
+    if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):
+        status, out, err = grade(build, "off", suite, library(place / "none.c"), "--so-sandbox",
+                                 "off", "--format", "json")
+        test = json.loads(out)["tests"][0] if out else {}
+        tap.ok(status == 3 and test.get("status") == "skipped" and "no GPU" in test["message"],
+               "of=cublas: without a GPU nothing is wrong that was not run", err + out)
     files = []
     for name in ("fast", "some", "lies", "slow"):
         files.append(place / f"{name}.so")
@@ -1104,6 +1140,7 @@ def main():
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
         check_slow_ring(tap, build, sandbox, folder)
+        check_busy(tap, build, sandbox, folder)
         check_hog(tap, build, sandbox, folder)
         check_output(tap, build, sandbox, folder)
         check_rest(tap, build, sandbox, folder)

@@ -32,6 +32,7 @@ import adapters
 import grade
 import grade_formats
 import handout
+import lecture
 import quiz
 import similarity
 import suite as suites
@@ -43,8 +44,9 @@ NUMBERS = range(1, 7)
 KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
 GIVEN = ("common/attention/attn.h", "common/attention/attn_pairs.h", "common/tensor.h",
-         "common/harness/io/fill.h", "docs/course/include/*.h", "docs/course/python/adapters.py")
-SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
+         "common/harness/io/fill.h", "docs/course/include/*.h", "docs/course/python/adapters.py",
+         "docs/course/6_cuda_forward/*.cu")
+SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/adapters.py")
 PART_OF_A_SOLUTION = """
         float m_new = fmaxf(m_i, s[c]);
         /* another comment */
@@ -61,7 +63,7 @@ def solution_runs():
     become the head of a function, behind the end of another."""
     def of(patterns, change=lambda text: text):
         return {run for pattern in patterns for path in ROOT.glob(pattern)
-                if path.suffix in (*similarity.SOURCES, ".py")
+                if path.suffix in (*similarity.SOURCES, ".py") and path.name != "changes.py"
                 for run in text_runs(change(similarity.read(path)))}
     return of(SOLVED) - of(GIVEN) - of(GIVEN, lambda text: text.replace(";", "{")) - \
         of(GIVEN, lambda text: re.sub("[;{]", "; return 0; }", text))
@@ -113,6 +115,8 @@ def check_contents(tap):
                    f"{folder.name}: the text on {kind} tells the numbers of its suite",
                    f"{sorted(numbers)} {sorted(told)}")
         plain = handout.student_files(folder, None, False)
+        tap.ok(not any("tanh" in text for _, text in texts(plain)),
+               f"{folder.name}: no formula of a cap")
         tap.ok("twist.suite" not in plain and "Dockerfile" not in plain,
                f"{folder.name}: neither change nor Dockerfile unless asked for")
         words = len(re.findall(r"\w+", (folder / "handout.md").read_text(encoding="utf-8")))
@@ -138,7 +142,7 @@ def check_compiles(tap):
             stub = given / "stub.c"
             if not stub.is_file():
                 tap.ok((given / "stub.cu").is_file() and (given / "bench.cu").is_file() and
-                       (given / "speed.suite").is_file() and
+                       (given / "speed.gpu").is_file() and
                        "nvcc" in (given / "Makefile").read_text(encoding="utf-8"),
                        f"assignment {number}: a stub for nvcc, and what times it")
                 continue
@@ -203,6 +207,8 @@ def check_program(tap, build):
                        for name in ("setup.sh", "run_autograder")), "its scripts can be executed")
             everything = b"".join(archive.read(name) for name in inside)
             tap.ok(b"nobody knows" not in everything, "the key is not in it")
+            tap.ok(os.fsencode(ROOT) not in everything and os.fsencode(build) not in everything,
+                   "nor is a path of the teacher's machine")
         for path in scratch.glob("one/**/attn_*"):
             # a name of ours: the CUDA runtime has names such as cuMemAlloc_v2_ptds
             ours = re.search(rb"(naive|softmax|attention|flash_\w+|window|ring)_v\d+_[a-z]\w+",
@@ -216,9 +222,8 @@ def check_program(tap, build):
                ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
                ([2, "--out", scratch / "x", "--key", scratch / "none"], "--key"),
                ([2, "--out", scratch / "x", "--build", scratch / "none"], "--build"),
-               ([6, "--out", scratch / "x", "--docker"], "--docker"),
-               ([6, "--out", scratch / "x", "--key", key, "--gradescope", scratch / "y.zip"],
-                "--gradescope")]
+               ([2, "--out", scratch / "x", "--key", key, "--change", "no"], "--change"),
+               ([2, "--out", scratch / "x", "--change", "clip"], "--key")]
         for arguments, word in bad:
             status, errors = call([*arguments, *([] if "--build" in arguments else
                                                  ["--build", build])])
@@ -380,7 +385,11 @@ def check_class(tap, build):
                                    *words], cwd=scratch, capture_output=True, text=True,
                                   check=False)
 
+        (scratch / "bob" / "REVISION").write_text("an old one\n", encoding="utf-8")
         run = graded("2", "ann", "bob", "eve", "notes.txt", "--key", "key", "--format", "csv")
+        tap.ok("bob and 0 more have a handout of revision an old one" in run.stderr,
+               "a class: a handout of another revision is named", run.stderr)
+        (scratch / "bob" / "REVISION").unlink()
         rows = list(csv.reader(io.StringIO(run.stdout)))
         tap.ok(run.returncode == 0 and [row[:3] for row in rows[1:]] ==
                [["ann", "35", "50"], ["bob", "0", "50"], ["eve", "0", "50"]],
@@ -419,7 +428,6 @@ exec {built}/common/course/attn_jail "$@"
                {"simple", "public", "hidden", "hidden_simple", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
         for words, said in ((["2", "ann"], "--key"), (["9", "ann"], "assignment '9'"),
-                            (["6", "ann", "--key", "key"], "CUDA"),
                             (["2", "notes.txt", "--key", "key"], "folder"),
                             (["2", ".", "--key", "key"], "./*")):
             run = graded(*words)
@@ -450,7 +458,24 @@ def check_screens(tap, build):
                f"{len(lines)} lines of {max(map(len, lines), default=0)}\n{run.stderr}")
 
 
+def check_lecture(tap):
+    """No row of an old run beside a newer one of the same variant, and units in the heads."""
+    for number in lecture.STEPS:
+        for text in lecture.recorded_rows(ROOT, number):
+            rows = [re.split(r"\s{2,}", line) for line in text.split("\n\n")[1].splitlines()]
+            keys = [tuple(row[:2] if "link" in rows[0] else row[:1]) for row in rows[2:]]
+            tap.ok(len(set(keys)) == len(keys) > 0 and "both passes" not in rows[0],
+                   f"lecture {number}: a row for each variant, units in the heads", text)
+
+
 def check_quiz(tap):
+    for path in sorted((HERE / "solutions").glob("*.c*")):
+        text = path.read_text(encoding="utf-8")
+        found = quiz.questions(text)
+        tap.ok(len(found) == 3 and len({question for _, question, _ in found}) == 3 and
+               all(f"Line {line}" in question and text.split("\n")[line - 1].strip()
+                   for line, question, _ in found), f"three questions about {path.name}",
+               str(found))
     for stage in quiz.STAGES:
         paths = quiz.patches(stage)
         bad = []
@@ -482,7 +507,9 @@ def check_quiz(tap):
             tap.ok(run(*words).returncode == 2 and not (scratch / "quiz").exists(),
                    f"quiz: refused: {' '.join(words)}")
         made = run("03")
-        tap.ok(made.returncode == 0 and len(list((scratch / "quiz").iterdir())) == 4 and
+        sheets = {path.name for path in (scratch / "quiz").iterdir()}
+        tap.ok(made.returncode == 0 and sheets - {"quiz.pdf"} ==
+               {"quiz1.md", "quiz2.md", "quiz3.md", "answers.md"} and
                "answers.md" in made.stdout, "quiz: three sheets and the answers, and it says so",
                made.stdout + made.stderr)
         made = subprocess.run([ROOT / "ladder", "quiz", "01", "--key", "key", "--out", "more"],
@@ -601,6 +628,7 @@ def main():
         check_use(tap, build)
         check_class(tap, build)
         check_screens(tap, build)
+    check_lecture(tap)
     check_similarity(tap)
     check_quiz(tap)
     check_python(tap)

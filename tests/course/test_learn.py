@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "common" / "tools")]
 import learn  # noqa: E402
 import learn_steps  # noqa: E402
+import simt_library  # noqa: E402
 from tap import Tap  # noqa: E402
 
 MAX_WORDS, MAX_HOLE, MAX_BUG, MAX_HUNT, MINUTES = 150, 20, 12, 80, range(5, 21)
@@ -147,8 +148,8 @@ def check_steps(tap, steps):
     with tempfile.TemporaryDirectory() as folder:
         harnesses, todo = Harnesses(folder), []
         for step in steps:
-            if step.on_gpu and learn_steps.missing_for_gpu():
-                tap.skip(f"{step.name} {step.title}", learn_steps.missing_for_gpu() + " is missing")
+            if step.on_gpu and simt_library.missing():
+                tap.skip(f"{step.name} {step.title}", simt_library.missing() + " is missing")
                 continue
             objects, said = ([], "") if step.kind == "typed" else harnesses.compile(step)
             bad = limits(step) + ([said] if said else [])

@@ -324,6 +324,10 @@ def main():
     outside = [str(p) for p in pages if re.search(
         r'<(script|img|iframe)[^>]* src="(https?:)?//|<link[^>]* href="(https?:)?//', text[p])]
     tap.ok(not outside, f"{len(pages)} pages fetch nothing from outside", outside[:9])
+    links = {os.path.normpath(p.parent / to) for p in pages for to in re.findall(
+        r' (?:href|src)="([^"#?:]+)["#?]', text[p])}
+    gone = [link for link in links if not os.path.exists(link)]
+    tap.ok(not gone, f"{len(links)} links lead to files", gone[:9])
     hidden = [str(p) for p in pages if re.search(r"hints\.html|instructor|solutions/", str(p))]
     tap.ok(not hidden, "hints, solutions and instructor's notes are not in it", hidden)
     size = (ROOT / "build/steps/steps.wasm").stat().st_size

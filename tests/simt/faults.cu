@@ -66,6 +66,38 @@ static __global__ void same_value(float *o)
     __syncthreads();
     o[threadIdx.x] = s[0];
 }
+/* Of several lanes that read, the first is the one that has not met the writer since. */
+static __global__ void first_of_three_readers(float *o)
+{
+    __shared__ float s[1];
+    s[0] = 1.0f;
+    __syncwarp();
+    if (threadIdx.x < 3)
+        o[threadIdx.x] = s[0]; /* line A */
+    if (threadIdx.x == 1 || threadIdx.x == 2)
+        __syncwarp(6);
+    if (threadIdx.x == 2)
+        s[0] = 2.0f; /* line B */
+}
+/* Bytes of one word: who has met the writer of the second has not met that of the first. */
+static __global__ void first_byte_of_two(float *o)
+{
+    __shared__ unsigned char s[4];
+    if (threadIdx.x < 2)
+        s[threadIdx.x] = 1; /* line A */
+    if (threadIdx.x == 1 || threadIdx.x == 2)
+        __syncwarp(6);
+    if (threadIdx.x == 2)
+        o[0] = s[0]; /* line B */
+}
+static __global__ void own_byte_each(float *o)
+{
+    __shared__ unsigned char s[64];
+    s[threadIdx.x] = 1;
+    for (int i = 0; i < 3; i++)
+        s[threadIdx.x] = (unsigned char)(s[threadIdx.x] + 1);
+    o[threadIdx.x] = s[threadIdx.x];
+}
 static __global__ void barrier_between(float *o)
 {
     __shared__ float s[64];
@@ -461,6 +493,9 @@ static int run(const char *name)
     FAULT(race_rw, 1, 64>>>(o))                    /* race: read, then written: A B */
     FAULT(race_ww, 1, 64>>>(o))                    /* race: written twice: A A */
     FAULT(same_value, 1, 64>>>(o))                 /* warning: the same value written twice: A A */
+    FAULT(first_of_three_readers, 1, 32>>>(o))     /* race: read, then written: A B */
+    FAULT(first_byte_of_two, 1, 32>>>(o))          /* race: written, then read: A B */
+    FAULT(own_byte_each, 1, 64>>>(o))              /* none */
     FAULT(barrier_between, 1, 64>>>(o))            /* none */
     FAULT(lanes_without_syncwarp, 1, 64>>>(o))     /* race: written, then read: A B */
     FAULT(lanes_with_syncwarp, 1, 64>>>(o))        /* none */

@@ -1,15 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The counters against arithmetic on paper: useful bytes against the byte model, bank conflicts and
-sectors of known patterns.
+"""The counters against arithmetic on paper (useful bytes against the byte model, bank conflicts),
+and against a card: wavefronts of known patterns.
 
-usage: test_counts.py
+usage: test_counts.py SIMT_PATTERNS
 """
 import re
 import sys
 
 from programs import program, run
 from tap import Tap
+
+
+# What an H100 takes for a read by 32 lanes: bytes a lane, the word of lane l, wavefronts. 16 bytes
+# go a quarter of a warp at a time, 8 bytes half; twice as many where each lane l has the address of
+# lane l ^ 1, or each that of l ^ 2.
+LANES = range(32)
+PATTERNS = [
+    (16, [l for l in LANES], 4), (16, [l // 2 for l in LANES], 2), (16, [l // 4 for l in LANES], 2),
+    (16, [l // 8 for l in LANES], 2), (16, [0 for l in LANES], 2), (16, [l % 2 for l in LANES], 2),
+    (16, [l % 4 for l in LANES], 4), (16, [l % 8 for l in LANES], 4),
+    (16, [l % 16 for l in LANES], 4), (16, [8 * l for l in LANES], 32),
+    (16, [l % 8 * 8 + l // 8 for l in LANES], 32),
+    (8, [l for l in LANES], 2), (8, [l // 2 for l in LANES], 1), (8, [l % 2 for l in LANES], 1),
+    (8, [l % 4 for l in LANES], 2),
+]
 
 
 def count(name, dtype, n, heads, d, *more):
@@ -48,6 +63,10 @@ def main():
     tap.ok(got["waves"] == got["ideal"], "v1_fa2 has no bank conflict", text)
     got, text = count("v4_ldmatrix", "bf16", 128, 1, 64)
     tap.ok(got["waves"] == got["ideal"], "v4_ldmatrix: the swizzle leaves no bank conflict", text)
+    for size, words, want in PATTERNS:
+        done = run([sys.argv[1]], [str(size), *map(str, words)], SIMT_COUNT="1")
+        tap.ok(done.stdout.strip() == str(want),
+               f"{size} bytes, words {words[:9]} ...: {want} wavefronts", done.stdout + done.stderr)
     # 16-byte reads of which lanes share addresses: an H200 counts 139,264 for 64 pairs of tiles
     got, text = count("v2_register_tiles", "f32", 64, 1, 64)
     tap.ok(got["waves"] == 139264 / 64, "v2_register_tiles has the wavefronts of a card", text)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Every C file of this build that calls CUDA's runtime compiles with simt's headers.
+"""Every C file of this build that calls CUDA's runtime compiles with simt's headers; and a change
+of what writes the programs' main files configures the build again.
 
 usage: test_headers.py
 
@@ -32,6 +33,9 @@ def main():
                               stderr=subprocess.STDOUT, check=False)
         tap.ok(done.returncode == 0, f"{entry['file']} compiles", done.stdout)
     tap.ok(len(seen) > 2, f"{len(seen)} files call CUDA's runtime")
+    files = (build_folder() / "meson-info/intro-buildsystem_files.json").read_text("utf-8")
+    tap.ok("simt/programs/programs.py" in files and "tools/rungs.py" in files,
+           "a change of programs.py or rungs.py configures again", files)
     sys.exit(tap.done())
 
 

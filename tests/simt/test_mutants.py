@@ -146,7 +146,9 @@ def make_changed(rung, changed, text, folder, compiled, linked):
         (folder / unit.name).write_text(unit.read_text(encoding="utf-8"), encoding="utf-8")
     own = folder / "own.txt"
     own.write_text(f"{rung.split('/')[0]}\n{kernel}\n", encoding="utf-8")
+    # half of a kernel's types, half of the time: all are asked with f32 or bf16
     words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", f"-I{folder}",
+             "-DATTN_NO_CUDA_F16",
              *(f"-I{ROOT / include}" for include in INCLUDES), f"-I{build_folder() / 'common'}"]
     steps = [[sys.executable, str(ROOT / "common/simt/programs/programs.py"), "own", str(own),
               str(ROOT), str(folder / "main.c"), str(folder / "kernel.o"), str(folder / "d"),

@@ -4,18 +4,21 @@
 
 usage: test_rungs.py [--all] [--library] [STAGE...]
 
---all: all pairs of dtype, d, N, mask, heads that share keys, and schedule (copies and products at
-the last moment, at the first, or by seed; warps and blocks in three orders). N = 700 once for each
-rung and dtype of 03 and 04, so that each stage of a pipeline is used three times. Otherwise four of
-these cases and one of N = 700; two of stages 04 and 05. There is no list of exceptions.
+Each rung has five cases of ./ladder simt fuzz; those of stage 03 also one of N = 700, so that each
+stage of a pipeline is used three times. There is no list of exceptions.
+--all: instead all pairs of dtype, d, N, mask, heads that share keys, and schedule (copies and
+products at the last moment, at the first, or by seed; warps and blocks in three orders), and
+N = 700 for each dtype of 03 and 04.
 --library: the rows `library` of 03 to 05 in their place, both passes, and few queries (clusters of
 several blocks), in the programs of these stages, which must have been built.
 """
 import concurrent.futures
 import os
+import random
 import sys
 
-from programs import STAGES, build_folder, pairs, program, run, stage_rungs
+from programs import STAGES, build_folder, pairs, program, rungs, run, stage_rungs
+from simt import fuzz_case
 from tap import Tap
 
 LIBRARIES = {"03": "flash_forward", "04": "flash_backward", "05": "sliding_window"}
@@ -28,14 +31,15 @@ def rows():
     return list(stage_rungs())
 
 
-def words_of(name, case):
+def words_of(case):
+    """Flags, and the schedule's name."""
     queries = case.get("queries", case["N"])
-    words = ["--device", "cuda", "--variant", name, "--dtype", case["dtype"], "-d", case["d"],
-             "--seq-q", queries, "--seq-kv", case["N"], "-H", "2", *MASKS[case["mask"]]]
-    return words + (["--kv-heads", "1"] if case["heads"] == "shared" else [])
+    words = ["--dtype", case["dtype"], "-d", case["d"], "--seq-q", queries, "--seq-kv", case["N"],
+             "-H", "2", *MASKS[case["mask"]]]
+    return words + (["--kv-heads", "1"] if case["heads"] == "shared" else []), case["schedule"]
 
 
-def cases_of(stage, dtypes):
+def cases_of(stage, path, dtypes):
     heads = ["128"] if dtypes == ["e4m3"] else ["64", "128"]
     table = {"dtype": dtypes, "d": heads, "N": ["64", "160", "256"], "mask": list(MASKS),
              "heads": ["own", "shared"], "schedule": ["late", "early", "random"]}
@@ -45,22 +49,27 @@ def cases_of(stage, dtypes):
     if stage == "03" and "--library" in sys.argv:
         long += [{**case, "d": d, "queries": "3", "schedule": schedule} for case in long
                  for d, schedule in (("64", "early"), ("128", "random"))]
-    if "--all" in sys.argv:
-        return cases + long
-    return cases[:2] if stage in ("04", "05") else cases[:4] + long[:1]
+    if "--all" in sys.argv or path is None:
+        return [words_of(case) for case in cases + long]
+    dice, line = random.Random(f"{stage} {path.name}"), rungs.registration(path)
+    return ([fuzz_case(dice, line) for _ in range(5)] +
+            [words_of(case) for case in long[:1] if stage == "03"])
 
 
 def judge(stage, name, case):
-    words = words_of(name, case)
+    """schedule: a name of SCHEDULES, or an environment."""
+    words, schedule = ["--device", "cuda", "--variant", name, *case[0]], case[1]
     command = program(stage)
     if name == "library":
         command = build_folder() / STAGES[stage] / LIBRARIES[stage]
-    done = run([command], words, case["schedule"], SIMT_CHECK="1")
+    named, more = (schedule, {}) if isinstance(schedule, str) else ("late", schedule)
+    more = {**more, "SIMT_CHECK": "1"}
+    done = run([command], words, named, **more)
     good = (done.returncode == 0 and "0 findings, 0 warnings" in done.stderr
             and f"{name} " in done.stdout)
-    if (stage == "01" and case["N"] != "64") or (stage == "05" and name == "library"):
+    if stage == "01" or (stage == "05" and name == "library"):
         words += ["--backward"]
-        back = run([command], words, case["schedule"], SIMT_CHECK="1")
+        back = run([command], words, named, **more)
         good = good and back.returncode == 0 and "0 findings, 0 warnings" in back.stderr
     return good, " ".join(words), f"{done.returncode}\n{done.stdout}{done.stderr}"
 
@@ -69,10 +78,10 @@ def main():
     tap = Tap()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         chosen = [word for word in sys.argv[1:] if word not in ("--all", "--library")]
-        for stage, name, _path, dtypes in rows():
+        for stage, name, path, dtypes in rows():
             if chosen and stage not in chosen:
                 continue
-            cases = cases_of(stage, dtypes)
+            cases = cases_of(stage, path, dtypes)
             results = list(pool.map(lambda case: judge(stage, name, case), cases))
             bad = [f"{words}\n{text}" for good, words, text in results if not good]
             tap.ok(not bad, f"{stage} {name}: {len(cases)} cases right, without a finding",

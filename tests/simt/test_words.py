@@ -8,8 +8,9 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
-from programs import run
+from programs import ROOT, run
 from tap import Tap
 
 SOURCE = (pathlib.Path(__file__).parent / "words.cu").read_text(encoding="utf-8").split("\n")
@@ -19,6 +20,18 @@ DEATHS = {"deep": "has more local variables than its stack holds",
           "host_divides": "divides an integer by zero",
           "host_aborts": "the host's code calls abort",
           "host_asserts": "the host: zero == 1"}
+
+
+def refused(text):
+    """What the compiler says of a file that it must not take."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "x.cu"
+        file.write_text(text, encoding="utf-8")
+        words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", "-c",
+                 str(file), "-o", f"{file}.o"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+    return done.stdout if done.returncode else "nothing"
 
 
 def main():
@@ -39,6 +52,11 @@ def main():
     written = re.findall(r"kernel twin, words\.cu:\d+: 1 launch.*\n.*\n.*written: (\d+) useful",
                          done.stdout)
     tap.ok(written == ["128", "256"], "two kernels of one name are counted apart", done.stdout)
+    for header, instead in (("mma.h", "mma.sync"), ("cuda/barrier", "__syncthreads"),
+                            ("cuda/pipeline", "cp.async")):
+        says = refused(f"#include <{header}>\n")
+        tap.ok("simt has no" in says and instead in says, f"{header}: refused, with what to write",
+               says)
     sys.exit(tap.done())
 
 

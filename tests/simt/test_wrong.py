@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: MIT
 """The wrong CUDA solutions of tests/wrong that are rungs of stages 02 to 05, on this CPU.
 
-usage: test_wrong.py [PATCH...]
+usage: test_wrong.py [--library] [PATCH...]
+
+--library: those of the libraries of stages 03 to 05 in their place, for one dtype each, in the
+stages' own programs, which must have been built. (A patch whose case is a program of tests/gpu is
+none of them: these programs ask for more memory than a model has.)
 
 Each must be rejected with small cases, by a finding or by the oracle, and which of the two is told.
 (Some of their own cases, which are made for a GPU, are too large for a model: other ones serve. So
@@ -14,8 +18,10 @@ import pathlib
 import re
 import sys
 import tempfile
+import types
 
-from programs import ROOT, run, rungs
+from programs import ROOT, build_folder, run, rungs
+from simt import dtype_of
 from tap import Tap
 from test_mutants import commands, make_changed
 
@@ -33,10 +39,57 @@ def patches():
             yield path.stem, fields, hunks
 
 
+def library_patches():
+    for path in sorted((ROOT / "tests/wrong").glob("*_cuda_*.patch")):
+        fields, hunks = workshop.read_patch(path)
+        if fields["file"].startswith("common/attention/") and "program" not in fields:
+            yield path.stem, fields, hunks
+
+
+def one_head(case):
+    """One head of keys: a model's 4 multiprocessors then have more than one part of the keys."""
+    heads, shared = re.search(r"-H (\d+)", case), re.search(r"--kv-heads (\d+)", case)
+    group = int(heads[1]) // int(shared[1]) if heads and shared else 1
+    kept = re.sub(r"-B \d+|-H \d+|--kv-heads \d+", "", case)
+    return [*kept.split(), "-B", "1", "-H", str(group), "--kv-heads", "1"]
+
+
+def judge_library(entry):
+    name, fields, hunks = entry
+    folder = workshop.stage_folder(fields)
+    stage = folder.split("_", 1)[1].replace("_online", "")
+    args = types.SimpleNamespace(build=str(build_folder()), stage=stage,
+                                 program=str(build_folder() / folder / stage))
+    said = ""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
+            command = workshop.Workshop(args, place, []).make(fields, text)
+        except workshop.Failure as why:
+            return name, False, str(why)
+        portable = ["--smem-limit", "101376"]  # not Hopper's kernel
+        for case in [one_head(c) + limit for limit in ([], portable) for c in fields["case"]]:
+            done = run(command, case, SIMT_CHECK="1", SIMT_SECONDS="5")
+            said += done.stdout + done.stderr
+            if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):
+                return name, True, said
+    return name, False, said
+
+
+def pairs_of(case):
+    """Of queries and keys, of all heads."""
+    def number(flag, otherwise):
+        found = re.search(rf"{flag} (\d+)", case)
+        return int(found[1]) if found else otherwise
+    n = number("-N", 512)
+    return (number("-B", 1) * number("-H", 8) * number("--seq-q", n) *
+            number("--seq-kv", number("--seq-q", n)))
+
+
 def own_cases(fields):
-    """Those of the patch's cases that have at most 600 queries."""
-    return [case.split() for case in fields["case"]
-            if all(int(n) <= 600 for n in re.findall(r"-N (\d+)", case))]
+    """Those of the patch's cases that are small; of f16 nothing was compiled."""
+    return [re.sub("dtype f16", "dtype bf16", case).split() for case in fields["case"]
+            if pairs_of(case) <= 2000000]
 
 
 def judge(entry, compiled, linked):
@@ -49,11 +102,11 @@ def judge(entry, compiled, linked):
         if not program:
             return name, False, why
         rung = pathlib.Path(fields["file"]).stem
-        f32 = "F32" in rungs.registration(ROOT / fields["file"]).get("dtypes", "F32")
+        dtype = dtype_of(rungs.registration(ROOT / fields["file"]))
         said = ""
         dist = ["--dist", "large"]  # a maximum that moves far
-        common = ["--device", "cuda", "--variant", rung, "--dtype", "f32" if f32 else "bf16"]
-        case = ["-H", "2", "-N", "200", "-d", "64"]
+        common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
+        case = ["-H", "2", "-N", "200", "-d", "128" if dtype == "e4m3" else "64"]
         for more in (*own_cases(fields), case, [*case, "--causal", "-d", "128"],
                      [*case, "-N", "70"], case + dist, [*case, "-N", "600", *dist]):
             words = [*common, *more]
@@ -66,12 +119,17 @@ def judge(entry, compiled, linked):
 
 def main():
     tap = Tap()
-    compiled, linked = commands()
-    chosen = [p for p in patches() if len(sys.argv) < 2 or p[0][:3] in sys.argv[1:]]
+    names = [word for word in sys.argv[1:] if word != "--library"]
+    if "--library" in sys.argv:
+        found, of = library_patches(), judge_library
+    else:
+        compiled, linked = commands()
+        found, of = patches(), lambda entry: judge(entry, compiled, linked)
+    chosen = [p for p in found if not names or p[0][:3] in names]
     if os.environ.get("ATTN_TEST_QUICK"):
         chosen = chosen[::4]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, good, said in pool.map(lambda p: judge(p, compiled, linked), chosen):
+        for name, good, said in pool.map(of, chosen):
             title = re.search(r"(?m)^simt: (?!\d+ finding)(.*)", said)
             tap.ok(good, f"{name}: {title[1] if title else 'the oracle'}", said[-1500:])
     sys.exit(tap.done())

@@ -10,7 +10,7 @@
  *     tensors    views with strides: element x of token n, head h, batch b is at
  *                tensor_offset(&args->Q, b, n, h) + x. dtype says float32, float16 or bfloat16;
  *                tensor_read_row and tensor_write_row in tensor.h convert a row.
- *     scale      multiplies q.k. softcap: 0, or s becomes softcap * tanh(s / softcap).
+ *     scale      multiplies q.k. softcap: 0 in the course.
  *     mask       attn_sees(args, i, j) is 1 if query i may look at key j.
  *     lse        float32 [B][H][Nq]: natural logarithm of the sum of exp(s) over a row.
  *     no keys    A row that sees no key has O = 0, lse = -inf and zero gradients, never NaN.

@@ -304,17 +304,18 @@ pages.flash = c => [{ rung: { label: "loop order", options: [["v0", "v0: keys ou
             bars("traffic", [["loads", s.loads, 0, s.other.loads],
                              ["stores", s.stores, 0, s.other.stores]]),
             tag("p", { class: "note" }, "Elements moved so far; the outline is where the other " +
-                "loop order ends. M is the paper's four tiles; S, m and l come on top."),
+                "loop order ends. M is the paper's four tiles; S, m and l come on top. O is " +
+                `divided by l ${v.rung === "v0" ? "after each tile" : "when its row ends"}.`),
             table(`row q${row}`, cells, [["before", [s.before.m, s.before.l, ...s.before.O]],
                 ["now", [s.m[row], s.l[row], ...O[row]]]], r => r === 1),
+            s.tile[1] ? table("S_ij", numbered("k", s.tile[3]), range(s.tile[1]).map(a =>
+                [`q${s.tile[0] + a}`, s.S[s.tile[0] + a].slice(s.tile[2], s.tile[2] + s.tile[3])]),
+                a => s.tile[0] + a === row) : null,
             s.tiles.V_j ? table("V_j", numbered("c", d), matrix(s.tiles.V_j.values, d).map((r, k) =>
                 [`k${s.tiles.V_j.first + k}`, r])) : null,
-            tag("details", {}, tag("summary", {}, "all rows, and the tile's numbers"),
+            tag("details", {}, tag("summary", {}, "all rows"),
                 table("m l O", cells, range(N).map(i => [`q${i}`, [s.m[i], s.l[i], ...O[i]]]),
-                      i => i >= s.tile[0] && i < s.tile[0] + s.tile[1]),
-                s.tile[1] ? table("S_ij", numbered("k", s.tile[3]), range(s.tile[1]).map(a =>
-                    [`q${s.tile[0] + a}`, s.S[s.tile[0] + a].slice(s.tile[2],
-                        s.tile[2] + s.tile[3])])) : null),
+                      i => i >= s.tile[0] && i < s.tile[0] + s.tile[1])),
             s.last ? outputs("result", s.results, s.result) : null];
     }];
 
