@@ -35,8 +35,7 @@ static context::fcontext_t scheduler;
 
 static void leave(void)
 {
-    if (flags.check)
-        settle_writes();
+    settle_writes();
     const context::transfer_t back = context::jump_fcontext(scheduler, nullptr);
     scheduler = back.fctx;
 }
@@ -100,8 +99,7 @@ void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u3
             wait_here(what, pc);
             return;
         }
-    if (flags.check)
-        settle_writes();
+    settle_writes();
     if (flags.count && mask == b.alive[f->warp])
         merge_warp(b, f->warp);
     op(b, f->warp, mask);
@@ -134,77 +132,51 @@ struct Exchange {
     int argument, width;
 };
 
-static u64 fold(Collective kind, u64 sum, u32 v, bool first, int lane)
-{
-    switch (kind) {
-    case BALLOT:
-        return (first ? 0 : sum) | (u64)(v != 0) << lane;
-    case ANY:
-        return (first ? 0 : sum) || v;
-    case ALL:
-        return (first || sum) && v;
-    case MAX_U:
-        return first ? v : std::max((u32)sum, v);
-    case MIN_U:
-        return first ? v : std::min((u32)sum, v);
-    case MAX_I:
-        return (u32)(first ? (int)v : std::max((int)sum, (int)v));
-    case MIN_I:
-        return (u32)(first ? (int)v : std::min((int)sum, (int)v));
-    case ADD:
-        return first ? v : (u32)(sum + v);
-    case OR:
-        return first ? v : (u32)sum | v;
-    case AND:
-        return first ? v : (u32)sum & v;
-    case XOR:
-        return first ? v : (u32)sum ^ v;
-    default:
-        return 0;
-    }
-}
+/* Votes and sums over a warp, by Collective from BALLOT on: where they start, and one lane more. */
+static const struct {
+    u32 start;
+    u32 (*add)(u32 sum, u32 v, int lane);
+} folds[] = {
+    {0, [](u32 sum, u32 v, int lane) { return sum | (u32)(v != 0) << lane; }},
+    {0, [](u32 sum, u32 v, int) { return (u32)(sum || v); }},
+    {1, [](u32 sum, u32 v, int) { return (u32)(sum && v); }},
+    {0, [](u32 sum, u32 v, int) { return std::max(sum, v); }},
+    {0x80000000u, [](u32 sum, u32 v, int) { return (u32)std::max((int)sum, (int)v); }},
+    {~0u, [](u32 sum, u32 v, int) { return std::min(sum, v); }},
+    {0x7fffffffu, [](u32 sum, u32 v, int) { return (u32)std::min((int)sum, (int)v); }},
+    {0, [](u32 sum, u32 v, int) { return sum + v; }},
+    {0, [](u32 sum, u32 v, int) { return sum | v; }},
+    {~0u, [](u32 sum, u32 v, int) { return sum & v; }},
+    {0, [](u32 sum, u32 v, int) { return sum ^ v; }},
+};
 
-/* The lane that a shuffle reads. */
+/* The lane that a shuffle reads: of its own part of the warp, else itself. */
 static int source_of(const Exchange &e, int lane)
 {
-    const int lo = lane / e.width * e.width;
-    int from = lane;
-    switch (e.kind) {
-    case SHFL:
-        from = lo + (e.argument & (e.width - 1));
-        break;
-    case SHFL_XOR:
-        from = lane ^ e.argument;
-        return from >= lo + e.width ? lane : from;
-    case SHFL_UP:
-        from = lane - e.argument;
-        return from < lo ? lane : from;
-    case SHFL_DOWN:
-        from = lane + e.argument;
-        return from >= lo + e.width ? lane : from;
-    default:
-        break;
-    }
-    return from;
+    const int lo = lane / e.width * e.width, n = e.argument;
+    const int from = e.kind == SHFL       ? lo + (n & (e.width - 1))
+                     : e.kind == SHFL_XOR ? lane ^ n
+                     : e.kind == SHFL_UP  ? lane - n
+                                          : lane + n;
+    const bool outside = e.kind == SHFL_UP ? from < lo : from >= lo + e.width;
+    return outside ? lane : from;
 }
 
 static void op_exchange(Block &b, int warp, u32 mask)
 {
     Fiber **row = warp_of(b, warp);
-    u64 sum = 0;
-    bool first = true;
-    for (int i = 0; i < 32; i++)
-        if (mask >> i & 1) {
-            const Exchange *e = (Exchange *)row[i]->argument;
-            sum = fold(e->kind, sum, (u32)e->value, first, i);
-            first = false;
-        }
+    const Collective kind = ((Exchange *)row[__builtin_ctz(mask)]->argument)->kind;
+    const bool is_shuffle = kind <= SHFL_DOWN;
+    u32 sum = is_shuffle ? 0 : folds[kind - BALLOT].start;
+    for (int i = 0; i < 32 && !is_shuffle; i++)
+        if (mask >> i & 1)
+            sum = folds[kind - BALLOT].add(sum, (u32)((Exchange *)row[i]->argument)->value, i);
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1))
             continue;
         Exchange *e = (Exchange *)row[i]->argument;
         e->result = sum;
-        if (e->kind > SHFL_DOWN)
+        if (!is_shuffle)
             continue;
         const int from = source_of(*e, i);
         if (from < 32 && mask >> from & 1) {
@@ -233,56 +205,58 @@ unsigned active_mask(void)
 
 /* --- barriers of the block ---------------------------------------------------------------------*/
 
-static bool is_whole_warp(Block &b, const Barrier &bar, int warp)
+static void arrive(Barrier &bar, u32 id, u32 pc, int line, bool waits)
 {
-    Fiber **row = warp_of(b, warp);
-    for (int i = 0; i < lanes_of(warp); i++)
-        if (std::find(bar.came.begin(), bar.came.end(), row[i]) == bar.came.end())
-            return false;
-    return true;
+    bar.came.push_back({me, pc, line, waits});
+    trace(ARRIVE, pc, 0, phase_of(id, bar.phase));
+    if (waits)
+        trace(AWAIT, pc, 0, phase_of(id, bar.phase));
 }
 
 /* Who only arrives learns nothing. */
-static void release(Block &b, Barrier &bar, Fiber *last)
+static void release(Block &b, Barrier &bar)
 {
-    std::vector<Fiber *> go = bar.waiting;
-    if (last)
-        go.push_back(last);
-    sync_all(bar.came, go);
-    count_kind(K_BARRIER, (long)(bar.came.size() + 31) / 32);
-    for (Fiber *f : bar.waiting)
-        wake(f);
-    if (flags.count)
-        for (int w = 0; w < launch_now.warps; w++)
-            if (is_whole_warp(b, bar, w))
-                merge_warp(b, w);
+    std::vector<Fiber *> come, go;
+    int lanes[32] = {};
+    for (const Arrival &a : bar.came) {
+        come.push_back(a.f);
+        lanes[a.f->warp]++;
+        if (a.waits) {
+            go.push_back(a.f);
+            wake(a.f);
+        }
+    }
+    sync_all(come, go);
+    count_kind(K_BARRIER, (long)(come.size() + 31) / 32);
+    for (int w = 0; flags.count && w < launch_now.warps; w++)
+        if (lanes[w] == lanes_of(w))
+            merge_warp(b, w);
     const u32 phase = bar.phase + 1;
+    std::copy(bar.vote, bar.vote + 3, b.vote);
     bar = Barrier();
     bar.phase = phase;
     progress++;
 }
 
-/* Barrier 0 counts the threads that have not ended. */
-static void look_at_barrier_0(Block &b, Fiber *last)
+/* Barrier 0 counts the threads that have not ended. True: all have come. */
+static bool look_at_barrier_0(Block &b)
 {
     Barrier &bar = b.barriers[0];
-    if (bar.arrived == 0 || bar.arrived < b.live)
-        return;
-    const std::vector<u32> &sites = bar.sites;
-    /* by line: clang may have made two calls of one */
-    for (size_t i = 1; i < bar.lines.size(); i++)
-        if (bar.lines[i] != bar.lines[0]) {
-            report_finding(R_BARRIER_SPLIT, {sites[0], who(bar.came[0])},
-                           {sites[i], who(bar.came[i])});
+    if (bar.came.empty() || (int)bar.came.size() < b.live)
+        return false;
+    const Arrival first = bar.came[0];
+    for (const Arrival &a : bar.came) /* by line: clang may have made two calls of one */
+        if (a.line != first.line && a.line && first.line) { /* 0: bar.sync */
+            report_finding(R_BARRIER_SPLIT, {first.pc, who(first.f)}, {a.pc, who(a.f)});
             break;
         }
     if (b.live < launch_now.threads)
         report_finding(R_BARRIER_ENDED,
-                       {sites.front(), std::to_string(b.live) + " threads of block " +
-                                           std::to_string(b.number) + " wait, " +
-                                           std::to_string(launch_now.threads - b.live) +
-                                           " have ended"});
-    release(b, bar, last);
+                       {first.pc, std::to_string(b.live) + " threads of block " +
+                                      std::to_string(b.number) + " wait, " +
+                                      std::to_string(launch_now.threads - b.live) + " have ended"});
+    release(b, bar);
+    return true;
 }
 
 /* The barrier of a cluster counts the threads of all its blocks that have not ended. */
@@ -305,51 +279,28 @@ static void look_at_cluster(Block &b)
     progress++;
 }
 
-static void block_barrier(u32 pc, int line, int kind, int predicate, int *vote)
+static int block_barrier(u32 pc, int line, int kind, int predicate)
 {
-    Fiber *f = me;
-    Block &b = *f->block;
+    Block &b = *me->block;
     Barrier &bar = b.barriers[0];
-    if (flags.check)
-        settle_writes();
-    bar.arrived++;
-    bar.sites.push_back(pc);
-    bar.lines.push_back(line);
-    bar.came.push_back(f);
-    trace(ARRIVE, pc, 0, phase_of(0, bar.phase));
-    trace(AWAIT, pc, 0, phase_of(0, bar.phase));
+    settle_writes();
+    arrive(bar, 0, pc, line, true);
     bar.vote[0] += predicate != 0;
     bar.vote[1] = bar.vote[1] && predicate;
     bar.vote[2] = bar.vote[2] || predicate;
-    int result = 0;
-    f->argument = &result;
-    f->op = nullptr;
-    if (vote)
-        f->mask = (u32)kind;
-    if (bar.arrived >= b.live) {
-        const int votes[3] = {bar.vote[0], bar.vote[1], bar.vote[2]};
-        for (Fiber *other : bar.came)
-            if (vote && other->argument)
-                *(int *)other->argument = votes[kind];
-        look_at_barrier_0(b, f);
-    } else {
-        bar.waiting.push_back(f);
+    if (!look_at_barrier_0(b))
         wait_here("__syncthreads", pc);
-    }
-    if (vote)
-        *vote = result;
+    return b.vote[kind];
 }
 
 void syncthreads(int line)
 {
-    block_barrier(SIMT_PC, line, 0, 0, nullptr);
+    block_barrier(SIMT_PC, line, 0, 0);
 }
 
 int syncthreads_vote(int kind, int predicate, int line)
 {
-    int vote = 0;
-    block_barrier(SIMT_PC, line, kind, predicate, &vote);
-    return vote;
+    return block_barrier(SIMT_PC, line, kind, predicate);
 }
 
 static void op_meet(Block &, int, u32)
@@ -372,24 +323,15 @@ void barrier_arrive(int id, int threads, bool wait, u32 pc)
     Barrier &bar = b.barriers[id];
     if (bar.expected && bar.expected != threads)
         report_finding(R_BARRIER_COUNT,
-                       {bar.sites[0], "barrier " + std::to_string(id) + " is for " +
-                                          std::to_string(bar.expected) + " threads"},
+                       {bar.came[0].pc, "barrier " + std::to_string(id) + " is for " +
+                                            std::to_string(bar.expected) + " threads"},
                        {pc, who(me) + " says " + std::to_string(threads)});
     bar.expected = threads;
-    bar.arrived++;
-    bar.sites.push_back(pc);
-    bar.came.push_back(me);
-    trace(ARRIVE, pc, 0, phase_of((u32)id, bar.phase));
-    if (wait)
-        trace(AWAIT, pc, 0, phase_of((u32)id, bar.phase));
-    if (bar.arrived >= threads) {
-        release(b, bar, wait ? me : nullptr);
-        return;
-    }
-    if (!wait)
-        return;
-    bar.waiting.push_back(me);
-    wait_here("a named barrier", pc);
+    arrive(bar, (u32)id, pc, 0, wait);
+    if ((int)bar.came.size() >= threads)
+        release(b, bar);
+    else if (wait)
+        wait_here("a named barrier", pc);
 }
 
 /* --- a thread's life ---------------------------------------------------------------------------*/
@@ -443,8 +385,7 @@ static void thread_main(context::transfer_t from)
     launch_now.body(launch_now.arguments);
     Fiber *f = me;
     Block &b = *f->block;
-    if (flags.check)
-        settle_writes();
+    settle_writes();
     end_of_thread(f);
     f->done = true;
     b.live--;
@@ -452,7 +393,7 @@ static void thread_main(context::transfer_t from)
     b.ready[f->warp] &= ~(1u << f->lane);
     progress++;
     if (b.live)
-        look_at_barrier_0(b, nullptr);
+        look_at_barrier_0(b);
     look_at_cluster(b);
     leave();
     abort();
@@ -526,7 +467,7 @@ static void begin_block(Block &b, u32 number)
         b.ready[w] = b.alive[w] = lanes_of(w) == 32 ? ~0u : (1u << lanes_of(w)) - 1;
 }
 
-static u32 next_random(u32 &state)
+u32 next_random(u32 &state)
 {
     state = state * 1664525u + 1013904223u;
     return state >> 16;
@@ -592,13 +533,8 @@ static void describe_waiting(const std::vector<Block *> &resident, Rule rule)
     }
     if (ended)
         sites.push_back({0, std::to_string(ended) + " threads have ended"});
-    const Site first = sites[0];
-    const Site second = sites.size() > 1 ? sites[1] : Site{0, ""};
-    if (sites.size() > 2)
-        sites.erase(sites.begin(), sites.begin() + 2);
-    else
-        sites.clear();
-    report_finding(rule, first, second, sites);
+    sites.resize(std::max(sites.size(), (size_t)2));
+    report_finding(rule, sites[0], sites[1], {sites.begin() + 2, sites.end()});
     launch_now.failed = true;
 }
 

@@ -71,6 +71,13 @@ void join_thread(Clock &into, Fiber *f)
     f->clock++;
 }
 
+Clock this_moment(Fiber *f)
+{
+    Clock now = *f->base;
+    now.at[slot_of(f->tid)] = f->clock++;
+    return now;
+}
+
 void learn(Fiber *f, const ClockRef &what)
 {
     if (!what || what == f->base)
@@ -141,8 +148,7 @@ void fence(void)
     if (!flags.check || !f)
         return;
     settle_writes();
-    Clock now = *f->base;
-    now.at[slot_of(f->tid)] = f->clock++;
+    Clock now = this_moment(f);
     raise(now.fenced, now.at);
     now.has_fenced = true;
     f->base = std::make_shared<const Clock>(std::move(now));
@@ -181,6 +187,21 @@ void acquire(Fiber *f, uintptr_t address)
         sum.known = known;
     }
     f->base = std::make_shared<const Clock>(std::move(sum));
+}
+
+/* Who polls a flag must let others run. */
+void read_flag(uintptr_t address, int size, u32 pc)
+{
+    access(address, size, false, pc, ATOMIC);
+    spin(pc);
+    acquire(me, address);
+}
+
+void write_flag(uintptr_t address, int size, u32 pc)
+{
+    access(address, size, true, pc, ATOMIC);
+    publish(me, address, false);
+    progress++;
 }
 
 void clocks_forget(void)
@@ -252,9 +273,7 @@ void red_add(float *to, const float *v, int n)
 
 int load_acquire(const int *p)
 {
-    access((uintptr_t)p, 4, false, SIMT_PC, ATOMIC);
-    spin(SIMT_PC);
-    acquire(me, (uintptr_t)p);
+    read_flag((uintptr_t)p, 4, SIMT_PC);
     return *(const volatile int *)p;
 }
 
@@ -262,9 +281,7 @@ void store_flag(int *p, int v, bool release)
 {
     if (release)
         fence();
-    access((uintptr_t)p, 4, true, SIMT_PC, ATOMIC);
-    publish(me, (uintptr_t)p, false);
+    write_flag((uintptr_t)p, 4, SIMT_PC);
     *p = v;
-    progress++;
 }
 } // namespace simt_ptx

@@ -22,8 +22,9 @@ struct Stat {
     char space; /* s shared, g global, t copy engine */
     bool write;
     int size;
-    long requests, waves, ideal, sectors, ideal_sectors, bytes;
-    long lost; /* of its worst request: wavefronts or sectors more than that one needs */
+    long requests, bytes;
+    long have, ideal; /* wavefronts of shared memory, else sectors */
+    long lost;        /* of its worst request: more than that one needs */
     std::vector<Log> worst;
 };
 struct Kernel {
@@ -99,7 +100,7 @@ static void count_shared(Stat &s, const Log *l, int n, int size)
         m = unique(words, m);
         for (int k = 0; k < m; k++)
             most = std::max(most, ++bank[words[k] % 32]);
-        s.waves += most;
+        s.have += most;
         s.ideal += (m + 31) / 32;
     }
 }
@@ -117,8 +118,8 @@ static void count_global(Stat &s, const Log *l, int n, int size)
     }
     m = unique(sectors, m);
     q = unique(pairs, q) * step;
-    s.sectors += m;
-    s.ideal_sectors += (q + 31) / 32;
+    s.have += m;
+    s.ideal += (q + 31) / 32;
     s.bytes += q;
 }
 
@@ -126,8 +127,8 @@ long cost_of(const Log *l, int n, long *ideal)
 {
     Stat s = {};
     (l->shared ? count_shared : count_global)(s, l, n, l->size);
-    *ideal = s.ideal + s.ideal_sectors;
-    return s.waves + s.sectors;
+    *ideal = s.ideal;
+    return s.have;
 }
 
 /* --show: which lane touches which bank, or which sector, in the first request of a line. */
@@ -175,13 +176,10 @@ void count_access(u32 pc, const Log *l, int n)
 {
     const int size = l->size;
     Stat &s = stat_of(pc, l->shared ? 's' : 'g', l->write, size);
-    const long before = s.waves - s.ideal + s.sectors - s.ideal_sectors;
+    const long before = s.have - s.ideal;
     s.requests++;
-    if (l->shared)
-        count_shared(s, l, n, size);
-    else
-        count_global(s, l, n, size);
-    const long lost = s.waves - s.ideal + s.sectors - s.ideal_sectors - before;
+    (l->shared ? count_shared : count_global)(s, l, n, size);
+    const long lost = s.have - s.ideal - before;
     if (lost > s.lost) {
         s.lost = lost;
         s.worst.assign(l, l + n);
@@ -197,8 +195,8 @@ void count_engine(u32 pc, bool write, long bytes, long sectors)
     Stat &s = stat_of(pc, 't', write, 16);
     s.requests++;
     s.bytes += bytes;
-    s.sectors += sectors;
-    s.ideal_sectors += sectors;
+    s.have += sectors;
+    s.ideal += sectors;
     now->kinds[K_TMA]++;
 }
 
@@ -257,16 +255,13 @@ static void print_lines(FILE *to, const Kernel &k)
         Stat &d = lines[key];
         d.space = t.space;
         d.requests += t.requests;
-        d.waves += t.waves, d.ideal += t.ideal;
-        d.sectors += t.sectors, d.ideal_sectors += t.ideal_sectors;
+        d.have += t.have, d.ideal += t.ideal;
     }
     for (const auto &l : lines) {
         const Stat &t = l.second;
-        const long have = t.space == 's' ? t.waves : t.sectors;
-        const long ideal = t.space == 's' ? t.ideal : t.ideal_sectors;
-        fprintf(to, "  %s %9ld %s, ideal %ld (x %.2f)\n", l.first.c_str(), have,
-                t.space == 's' ? "wavefronts" : "sectors", ideal,
-                ideal ? (double)have / (double)ideal : 0.0);
+        fprintf(to, "  %s %9ld %s, ideal %ld (x %.2f)\n", l.first.c_str(), t.have,
+                t.space == 's' ? "wavefronts" : "sectors", t.ideal,
+                t.ideal ? (double)t.have / (double)t.ideal : 0.0);
     }
 }
 
@@ -304,10 +299,10 @@ void print_counts(FILE *to)
         for (const auto &a : k.at) {
             const Stat &t = a.second;
             if (t.space == 's') {
-                waves += t.waves, ideal += t.ideal;
+                waves += t.have, ideal += t.ideal;
                 continue;
             }
-            all[t.write].sectors += t.sectors;
+            all[t.write].have += t.have;
             all[t.write].bytes += t.bytes;
             all[t.write].requests += t.requests;
         }
@@ -318,7 +313,7 @@ void print_counts(FILE *to)
             fprintf(to,
                     "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
                     "requests\n",
-                    w ? "written" : "read", all[w].bytes, all[w].sectors, all[w].requests);
+                    w ? "written" : "read", all[w].bytes, all[w].have, all[w].requests);
         fprintf(to, "  shared memory: %ld wavefronts, %ld without bank conflicts\n", waves, ideal);
         fprintf(to, "  instructions, by warps:");
         bool any = false;
@@ -364,9 +359,9 @@ extern "C" long simt_count(const char *what)
 {
     const std::string name = what;
     if (name == "sectors read" || name == "sectors written")
-        return sum_of(&Stat::sectors, 'g', name == "sectors written");
+        return sum_of(&Stat::have, 'g', name == "sectors written");
     if (name == "wavefronts")
-        return sum_of(&Stat::waves, 's', -1);
+        return sum_of(&Stat::have, 's', -1);
     if (name == "ideal wavefronts")
         return sum_of(&Stat::ideal, 's', -1);
     if (name == "shared reads" || name == "shared writes")
@@ -390,10 +385,8 @@ extern "C" const char *simt_worst(const char *what)
     for (const auto &k : kernels)
         for (const auto &a : k.second.at) {
             const Stat &s = a.second;
-            const long now = shared ? s.waves - s.ideal : s.sectors - s.ideal_sectors;
             if ((s.space == 's') == shared && (shared || s.write == write) && s.lost > 0 &&
-                (!most ||
-                 now > (shared ? most->waves - most->ideal : most->sectors - most->ideal_sectors)))
+                (!most || s.have - s.ideal > most->have - most->ideal))
                 most = &s, pc = a.first;
         }
     if (!most)
@@ -415,13 +408,13 @@ extern "C" const char *simt_worst(const char *what)
         snprintf(line, sizeof line,
                  "%s takes %ld wavefronts, %ld would do: there lanes %zu and %zu %s different "
                  "words of bank %d.",
-                 place(pc).c_str(), most->waves, most->ideal, i, k, most->write ? "write" : "read",
+                 place(pc).c_str(), most->have, most->ideal, i, k, most->write ? "write" : "read",
                  (int)(l[i].a / 4 % 32));
     else
         snprintf(line, sizeof line,
                  "%s touches %ld sectors for the bytes of %ld: there the addresses of lanes 0 and "
                  "%d lie %ld bytes apart.",
-                 place(pc).c_str(), most->sectors, most->ideal_sectors, l.size() > 1,
+                 place(pc).c_str(), most->have, most->ideal, l.size() > 1,
                  labs((long)(l[l.size() > 1].a - l[0].a)));
     return (text = line).c_str();
 }

@@ -198,13 +198,17 @@ struct Fiber {
     u32 cluster_phase;
 };
 
+struct Arrival {
+    Fiber *f;
+    u32 pc;
+    int line;
+    bool waits;
+};
 struct Barrier {
-    int arrived = 0, expected = 0;
-    u32 phase = 0;
-    std::vector<Fiber *> waiting, came;
-    std::vector<u32> sites;
-    std::vector<int> lines;
+    int expected = 0;
+    std::vector<Arrival> came;
     int vote[3] = {0, 1, 0};
+    u32 phase = 0;
 };
 struct Piece { /* of a copy by the engine */
     u32 to;
@@ -247,6 +251,7 @@ struct Block {
     size_t static_bytes;
     std::map<const void *, u32> static_at;
     Barrier barriers[16];
+    int vote[3]; /* of the last __syncthreads */
     std::map<u32, Mbarrier> mbarriers;
     u32 engine_clock, random;
     u32 epoch; /* of the cells: those of an earlier block count as new */
@@ -288,6 +293,7 @@ static inline size_t slot_of(int thread)
 void wait_here(const char *what, u32 pc);
 void wake(Fiber *f);
 void spin(u32 pc); /* lets others run */
+u32 next_random(u32 &state);
 void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc);
 void barrier_arrive(int id, int threads, bool wait, u32 pc);
 Fiber **warp_of(Block &b, int warp);
@@ -301,8 +307,11 @@ void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
 void learn(Fiber *f, const ClockRef &what);
 const u32 *known_elsewhere(const Clock &c, u32 block);
 Clock new_clock(void);
+Clock this_moment(Fiber *f); /* what is known now, itself included; its next moment begins */
 void publish(Fiber *f, uintptr_t address, bool is_rmw);
 void acquire(Fiber *f, uintptr_t address);
+void read_flag(uintptr_t address, int size, u32 pc); /* volatile or acquiring */
+void write_flag(uintptr_t address, int size, u32 pc);
 void clocks_forget(void); /* a new launch */
 
 /* shadow.cpp */
@@ -323,6 +332,7 @@ void write_by_engine(Block &b, u32 address, int size, u32 pc);
 float value_of(u32 pair, int high, simt_ptx::Type type);
 bool is_pending(float x); /* what registers hold while a wgmma is at work */
 void check_pending(float x, u32 pc);
+bool happens_now(void); /* a copy: at the first moment that the rules allow? */
 
 /* ptx_async.cpp */
 bool land_for_waiters(Block &b);

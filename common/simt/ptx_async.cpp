@@ -22,21 +22,13 @@ namespace simt_ptx
 {
 using namespace simt;
 
-static bool happens_now(void)
-{
-    Block &b = *me->block;
-    b.random = b.random * 1664525u + 1013904223u;
-    return flags.early == 1 || (flags.early == 2 && (b.random >> 20 & 1));
-}
-
 void proxy_fence(void)
 {
     Fiber *f = me;
     if (!flags.check)
         return;
     settle_writes();
-    Clock c = *f->base;
-    c.at[slot_of(f->tid)] = f->clock++;
+    Clock c = this_moment(f);
     for (size_t t = 0; t < c.at.size(); t++)
         c.async[t] = std::max(c.async[t], c.at[t]);
     f->base = std::make_shared<const Clock>(std::move(c));
@@ -62,9 +54,8 @@ static void look(Mbarrier &m)
         return;
     m.phase++;
     m.pending = m.expected;
-    if (flags.check) {
+    if (flags.check)
         m.over = std::make_shared<const Clock>(m.gathering);
-    }
     for (size_t i = 0; i < m.waiting.size();) {
         if ((m.phase & 1) == (m.parity[i] & 1)) {
             i++;
@@ -85,11 +76,9 @@ void mbarrier_init(u32 bar, int count)
     Mbarrier m = {};
     m.expected = m.pending = count;
     m.pc = SIMT_PC;
-    if (flags.check) {
-        m.gathering = new_clock();
-        if (check_shared(me, bar, 8, true, m.pc, PLAIN, " (mbarrier.init)"))
-            settle_writes();
-    }
+    m.gathering = new_clock();
+    check_shared(me, bar, 8, true, m.pc, PLAIN, " (mbarrier.init)");
+    settle_writes();
     b.mbarriers[bar % WINDOW] = m;
 }
 
@@ -101,10 +90,8 @@ void mbarrier_invalidate(u32 bar)
 /* An access to the mbarrier itself: it must have been made before, as all may see. */
 static void use(u32 bar, u32 pc)
 {
-    if (flags.check) {
-        settle_writes();
-        check_shared(me, bar, 8, false, pc, ATOMIC, " (an mbarrier)");
-    }
+    settle_writes();
+    check_shared(me, bar, 8, false, pc, ATOMIC, " (an mbarrier)");
 }
 
 void mbarrier_arrive(u32 bar, int bytes)
@@ -133,8 +120,7 @@ static void land(Block &b, Mbarrier &m)
     for (const EngineCopy &c : now) {
         for (const Piece &p : c.pieces) {
             memcpy(shared_at(p.to), p.bytes.data(), p.bytes.size());
-            if (flags.check)
-                write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
+            write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
         if (flags.check)
             m.gathering.at[slot_of(ENGINE)] =
@@ -222,11 +208,9 @@ static bool is_map(const void *map, int rank, u32 pc)
 
 static void engine_write(EngineCopy &c, u32 to, std::string piece, u32 pc)
 {
-    if (flags.check) {
-        if (!check_shared(me, to, (int)piece.size(), true, pc, ASYNC, " (copy engine)"))
-            return;
-        set_flight(to, (int)piece.size(), pc);
-    }
+    if (!check_shared(me, to, (int)piece.size(), true, pc, ASYNC, " (copy engine)"))
+        return;
+    set_flight(to, (int)piece.size(), pc);
     c.pieces.push_back({to, std::move(piece)});
 }
 
@@ -256,8 +240,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
     each_chunk(t, at, [&](u32 place, char *p) {
         std::string piece(16, 0);
         c.bytes += 16;
-        if (p && (!flags.check ||
-                  check_global(me, (uintptr_t)p, 16, false, pc, ASYNC, " (copy engine)"))) {
+        if (p && check_global(me, (uintptr_t)p, 16, false, pc, ASYNC, " (copy engine)")) {
             memcpy(&piece[0], p, 16);
             got += 16;
         }
@@ -279,8 +262,7 @@ void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
         report_finding(R_MISALIGNED, {pc, who(me) + " has bytes copied whose addresses or number "
                                                     "are no multiple of 16"});
     EngineCopy c = {{}, (int)bytes, pc};
-    if (flags.check &&
-        !check_global(me, (uintptr_t)from, (int)bytes, false, pc, ASYNC, " (copy engine)"))
+    if (!check_global(me, (uintptr_t)from, (int)bytes, false, pc, ASYNC, " (copy engine)"))
         return;
     engine_write(c, to, std::string((const char *)from, bytes), pc);
     count_engine(pc, false, bytes, bytes / 32);
@@ -292,11 +274,8 @@ static void store(const Store &s)
 {
     each_chunk(s.map, s.at, [&](u32 place, char *p) {
         const u32 a = swizzle(s.from + place, s.map.swizzle);
-        if (flags.check &&
-            !check_shared(me, a, 16, false, s.pc, ASYNC, " (copy engine)", s.clock.get()))
-            return;
-        if (p && (!flags.check ||
-                  check_global(me, (uintptr_t)p, 16, true, s.pc, ASYNC, " (copy engine)")))
+        if (check_shared(me, a, 16, false, s.pc, ASYNC, " (copy engine)", s.clock.get()) && p &&
+            check_global(me, (uintptr_t)p, 16, true, s.pc, ASYNC, " (copy engine)"))
             memcpy(p, shared_at(a), 16);
     });
 }
@@ -310,9 +289,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
     memcpy(s.at, at, sizeof s.at);
     if (flags.check) { /* its own writes before this are in the clock of this moment */
         settle_writes();
-        Clock c = *me->base;
-        c.at[slot_of(me->tid)] = me->clock++;
-        s.clock = std::make_shared<const Clock>(std::move(c));
+        s.clock = std::make_shared<const Clock>(this_moment(me));
     }
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
@@ -451,8 +428,7 @@ static void load_operand(Fiber *f, const Product &p, float *to, int rows, int ro
             const u32 a = swizzle(trans ? line + (u32)(x / 64) * leading + (u32)(x % 64) * 2
                                         : line + (u32)x * 2,
                                   CU_TENSOR_MAP_SWIZZLE_128B);
-            if (flags.check &&
-                !check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)", p.clock.get()))
+            if (!check_shared(f, a, 16, false, p.pc, ASYNC, " (wgmma)", p.clock.get()))
                 continue;
             const uint16_t *v = (const uint16_t *)shared_at(a);
             for (int e = 0; e < 8; e++)

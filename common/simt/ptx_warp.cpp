@@ -40,6 +40,11 @@ void check_pending(float x, u32 pc)
         report_finding(R_WGMMA_WAIT, {issued, "a wgmma was issued that nobody has waited for"},
                        {pc, who(me) + " uses its accumulator"});
 }
+
+bool happens_now(void)
+{
+    return flags.early == 1 || (flags.early == 2 && (next_random(me->block->random) >> 4 & 1));
+}
 } // namespace simt
 
 namespace simt_ptx
@@ -128,8 +133,7 @@ static void op_matrices(Block &b, int warp, u32)
     Log log[32];
     for (int l = 0; l < n; l++) { /* lane l names row l: 16 bytes */
         const Matrices &m = *(Matrices *)row[l]->argument;
-        const bool ok =
-            !flags.check || check_shared(row[l], m.address, 16, m.store, pc, PLAIN, what);
+        const bool ok = check_shared(row[l], m.address, 16, m.store, pc, PLAIN, what);
         at[l] = ok ? shared_at(m.address) : junk;
         log[l] = {m.address, pc, 16, m0.store, true, (uint8_t)l};
     }
@@ -166,13 +170,6 @@ void stmatrix(u32 address, const u32 *r, int count, bool trans)
 
 /* --- cp.async ----------------------------------------------------------------------------------*/
 
-static bool happens_now(void)
-{
-    Block &b = *me->block;
-    b.random = b.random * 1664525u + 1013904223u;
-    return flags.early == 1 || (flags.early == 2 && (b.random >> 20 & 1));
-}
-
 static void move(const Copy &c)
 {
     char *to = shared_at(c.to);
@@ -185,13 +182,11 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
 {
     Fiber *f = me;
     const u32 pc = SIMT_PC;
-    if (flags.check) {
-        settle_writes();
-        if (!check_shared(f, to, bytes, true, pc, PLAIN, " (cp.async)") ||
-            (valid && !check_global(f, (uintptr_t)from, valid, false, pc, PLAIN, " (cp.async)")))
-            return;
-        set_flight(to, bytes, pc);
-    }
+    settle_writes();
+    if (!check_shared(f, to, bytes, true, pc, PLAIN, " (cp.async)") ||
+        (valid && !check_global(f, (uintptr_t)from, valid, false, pc, PLAIN, " (cp.async)")))
+        return;
+    set_flight(to, bytes, pc);
     if (flags.count && valid)
         f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
     count_kind(K_CP_ASYNC, 0);
@@ -214,22 +209,18 @@ void cp_commit(void)
 static void cp_land(int keep)
 {
     Fiber *f = me;
-    if (flags.check)
-        settle_writes();
+    settle_writes();
     while ((int)f->groups.size() > keep) {
         for (const Copy &c : f->groups[0]) {
             if (c.from)
                 move(c);
-            if (flags.check) {
-                set_flight(c.to, c.bytes, 0);
-                check_shared(f, c.to, c.bytes, true, c.pc, PLAIN, " (cp.async)");
-            }
+            set_flight(c.to, c.bytes, 0);
+            check_shared(f, c.to, c.bytes, true, c.pc, PLAIN, " (cp.async)");
         }
         f->groups.erase(f->groups.begin());
         f->groups_done++;
     }
-    if (flags.check)
-        settle_writes();
+    settle_writes();
 }
 
 void cp_wait(int n)
@@ -250,13 +241,11 @@ void store_shared(u32 to, const void *v, int bytes)
 {
     Fiber *f = me;
     const u32 pc = SIMT_PC;
-    if (flags.check) {
-        settle_writes();
-        if (!check_shared(f, to, bytes, true, pc, PLAIN))
-            return;
-        for (int i = 0; i < bytes; i += 4)
-            check_pending(((const float *)v)[i / 4], pc);
-    }
+    settle_writes();
+    if (!check_shared(f, to, bytes, true, pc, PLAIN))
+        return;
+    for (int i = 0; i < bytes; i += 4)
+        check_pending(((const float *)v)[i / 4], pc);
     if (flags.count)
         f->log.push_back({to, pc, (uint8_t)bytes, true, true, (uint8_t)f->lane});
     memcpy(shared_at(to), v, (size_t)bytes);

@@ -310,7 +310,7 @@ static inline Access access_by(const Fiber *f, u32 pc, How how)
 /* A tile has arrived: the engine is the last writer. */
 void write_by_engine(Block &b, u32 address, int size, u32 pc)
 {
-    for (u32 a = address; a < address + (u32)size; a += 4) {
+    for (u32 a = address; flags.check && a < address + (u32)size; a += 4) {
         Cell &c = *shared_cell(a);
         c = Cell();
         c.epoch = b.epoch;
@@ -321,7 +321,7 @@ void write_by_engine(Block &b, u32 address, int size, u32 pc)
 
 void set_flight(u32 address, int bytes, u32 pc)
 {
-    for (u32 a = address; a < address + (u32)bytes; a += 4)
+    for (u32 a = address; flags.check && a < address + (u32)bytes; a += 4)
         shared_cell(a)->flight = pc;
 }
 
@@ -343,6 +343,8 @@ __attribute__((noinline, cold)) static void misaligned(const Fiber *f, bool writ
 bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, const char *what,
                   const Clock *as_of)
 {
+    if (!flags.check)
+        return true;
     Block &b = block_of(address);
     const long at = (long)(address % WINDOW) - SMEM_BASE;
     const long dynamic = (long)launch_now.config.smem, statics = (long)b.static_bytes;
@@ -367,6 +369,8 @@ static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variabl
 
 bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, const char *what)
 {
+    if (!flags.check)
+        return true;
     if (a & (alignment_of(size) - 1))
         misaligned(f, write, how, size, pc,
                    " bytes of global memory, " + std::to_string(a % 16) + " past a multiple of 16" +
@@ -445,12 +449,10 @@ __attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int si
                                                    u32 pc, How how)
 {
     const u32 shared = shared_address(a);
-    if (flags.check) {
-        if (shared)
-            check_shared(f, shared, size, write, pc, how);
-        else
-            check_global(f, a, size, write, pc, how);
-    }
+    if (shared)
+        check_shared(f, shared, size, write, pc, how);
+    else
+        check_global(f, a, size, write, pc, how);
     if (flags.count)
         f->log.push_back(
             {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
@@ -523,19 +525,13 @@ void __tsan_vptr_read(void **)
 #define HOOK_VOLATILE(NAME, N)                                                                     \
     void __tsan_##NAME##read##N(void *a)                                                           \
     {                                                                                              \
-        if (!me)                                                                                   \
-            return;                                                                                \
-        access((uintptr_t)a, N, false, SIMT_PC, ATOMIC);                                           \
-        spin(SIMT_PC);                                                                             \
-        acquire(me, (uintptr_t)a);                                                                 \
+        if (me)                                                                                    \
+            read_flag((uintptr_t)a, N, SIMT_PC);                                                   \
     }                                                                                              \
     void __tsan_##NAME##write##N(void *a)                                                          \
     {                                                                                              \
-        if (!me)                                                                                   \
-            return;                                                                                \
-        access((uintptr_t)a, N, true, SIMT_PC, ATOMIC);                                            \
-        publish(me, (uintptr_t)a, false);                                                          \
-        progress++;                                                                                \
+        if (me)                                                                                    \
+            write_flag((uintptr_t)a, N, SIMT_PC);                                                  \
     }
 #define HOOKS(N)                                                                                   \
     HOOK(read, N, false, PLAIN)                                                                    \

@@ -23,6 +23,9 @@ class Unknown(Exception):
 # --- the instructions -----------------------------------------------------------------------------
 
 SHARED = r"shared(?:::cta)?"
+# .cg copies 16 bytes only
+COPY = (r"cp\.async\.(?:cg(?=[^,]*,[^,]*,16)|ca)\." + SHARED +
+        r"\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\]")
 POLL = (r"\{\.reg \.pred (\w+);mbarrier\.(?:try|test)_wait\.parity\.shared(?:::cta)?\.b64 "
         r"\1,\[<bar>\],<parity>;selp\.u32 <over>,1,0,\1;\}")
 SCALED = (r"\{\.reg \.pred (\w+);setp\.ne\.b32 \1,<add>,0;wgmma\.mma_async\.sync\.aligned\."
@@ -65,14 +68,8 @@ TABLE = [
     (r"wgmma\.commit_group\.sync\.aligned;", "wgmma_commit()"),
     (r"wgmma\.wait_group\.sync\.aligned <n>;", "wgmma_wait({n})"),
     # copies by threads
-    (rf"cp\.async\.cg\.{SHARED}\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\],16;",
-     "cp_async({to},{from},16,16)"),
-    (rf"cp\.async\.cg\.{SHARED}\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\],16,<valid>;",
-     "cp_async({to},{from},16,{valid})"),
-    (rf"cp\.async\.ca\.{SHARED}\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\],"
-     r"(?P<n>4|8|16);", "cp_async({to},{from},{n},{n})"),
-    (rf"cp\.async\.ca\.{SHARED}\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\],"
-     r"(?P<n>4|8|16),<valid>;", "cp_async({to},{from},{n},{valid})"),
+    (rf"{COPY},(?P<n>4|8|16);", "cp_async({to},{from},{n},{n})"),
+    (rf"{COPY},(?P<n>4|8|16),<valid>;", "cp_async({to},{from},{n},{valid})"),
     (r"cp\.async\.commit_group;", "cp_commit()"),
     (r"cp\.async\.wait_group <n>;", "cp_wait({n})"),
     (r"cp\.async\.wait_all;", "cp_wait_all()"),
@@ -237,7 +234,7 @@ def operand_list(text):
 
 
 def translate_asm(body, where):
-    sections = split(body.replace("::", ": :") if '"' not in body else guard_colons(body), ":")
+    sections = split(guard_colons(body), ":")
     ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', sections[0]))
     ptx = ptx.replace("\\n", " ").replace("\\t", " ")
     operands = [x for section in sections[1:3] for x in operand_list(section)]

@@ -452,6 +452,26 @@ static __global__ void groups(float *o)
     o[block.thread_rank()] = sums[block.thread_rank() % 8];
 }
 
+static __global__ void votes_and_sums(float *o)
+{
+    const unsigned all = ~0u, lane = threadIdx.x % 32;
+    const int sign = (int)lane - 16;
+    assert(__ballot_sync(all, lane & 1) == 0xaaaaaaaau);
+    assert(__any_sync(all, lane == 5) && !__any_sync(all, lane > 31));
+    assert(__all_sync(all, lane < 32) && !__all_sync(all, lane < 31));
+    assert(__reduce_max_sync(all, lane) == 31 && __reduce_max_sync(all, sign - 16) == -1);
+    assert(__reduce_min_sync(all, lane + 1) == 1 && __reduce_min_sync(all, sign) == -16);
+    assert(__reduce_add_sync(all, lane) == 496 && __reduce_or_sync(all, 1u << lane) == ~0u);
+    assert(__reduce_and_sync(all, lane | 32) == 32 && __reduce_xor_sync(all, lane + 1) == 32);
+    assert(__shfl_up_sync(all, lane, 3) == (lane < 3 ? lane : lane - 3));
+    assert(__shfl_down_sync(all, lane, 3) == (lane > 28 ? lane : lane + 3));
+    assert(__shfl_sync(all, lane, 13, 8) == lane / 8 * 8 + 5);
+    assert(__shfl_xor_sync(all, lane, 9, 8) == (lane % 32 / 8 % 2 ? (lane ^ 9) : lane));
+    assert(__syncthreads_and(threadIdx.x < 64) && !__syncthreads_and(threadIdx.x < 63));
+    assert(__syncthreads_or(threadIdx.x == 63) && __syncthreads_count(threadIdx.x < 10) == 10);
+    o[threadIdx.x] = 1.0f;
+}
+
 /* The last 4 bytes are zeroed, not read. */
 static __global__ void pipeline_waited_for(float *o)
 {
@@ -536,6 +556,7 @@ static int run(const char *name)
     FAULT(mbarrier_not_made, 1, 32>>>(o))          /* wrong use of an mbarrier: */
     FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
     FAULT(words_of_cuda, 1, 64>>>(o))              /* none */
+    FAULT(votes_and_sums, 1, 64>>>(o))             /* none */
     if (strcmp(name, "too_many_threads") == 0)
         barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
     else if (strcmp(name, "too_much_shared") == 0)

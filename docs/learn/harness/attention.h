@@ -4,6 +4,7 @@
  *
  * Interface:
  * - Head: inputs, sizes and mask of one head. sees: may query i see key j?
+ * - fill_head: Q, K, V by the flags --hand (the four tokens), --large, --below.
  * - reference(head, mistake, O, lse): mistake is one of AttentionMistake.
  * - diagnose_attention: a harness's diagnose.
  * - ATTENTION_MISTAKES: their codes and sentences, in this order, for a harness's table.
@@ -114,6 +115,26 @@ static inline int head_sees(const Head *h, int mistake, long i, long j)
     if (mistake == ZIGZAG_WITHOUT_MASK && !h->causal && has_flag("--chunks"))
         return j * number("--chunks", 1) / h->Nk <= i * number("--chunks", 1) / h->Nq;
     return !h->causal || (mistake == MASKS_THE_PAST ? j >= last : j <= last);
+}
+
+/* Random inputs, or those that the case's flags ask for. */
+static inline void fill_head(float *Q, float *K, float *V, long Nq, long Nk, long d)
+{
+    long e;
+    fill_normal(Q, Nq * d, 1);
+    fill_normal(K, Nk * d, 2);
+    fill_normal(V, Nk * d, 3);
+    if (has_flag("--hand")) {
+        memcpy(Q, hand_Q, sizeof hand_Q);
+        memcpy(K, hand_K, sizeof hand_K);
+        memcpy(V, hand_V, sizeof hand_V);
+    }
+    for (e = 0; e < Nq * d && has_flag("--large"); e++)
+        Q[e] *= 100.0f;
+    for (e = 0; e < Nq * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f;
+    for (e = 0; e < Nk * d && has_flag("--below"); e += d)
+        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
 }
 
 /* One pass with m, l and the sum of values: the right result needs no rescaling to be right, the

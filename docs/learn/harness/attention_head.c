@@ -32,23 +32,9 @@ void prepare(void)
     const long d = hand ? 2 : pages ? page_floats() : number("-d", 1);
     float *Q = input("Q", Nq * d), *K = pages ? paged_input(Nk) : input("K", Nk * d);
     float *V = pages ? paged_input(Nk) : input("V", Nk * d);
-    long e;
     O = output("O", Nq, d, "query", "channel");
     lse = output("lse", Nq, 1, "query", "");
-    fill_normal(Q, Nq * d, 1);
-    fill_normal(K, Nk * d, 2);
-    fill_normal(V, Nk * d, 3);
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q);
-        memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
-    for (e = 0; e < Nq * d && has_flag("--large"); e++)
-        Q[e] *= 100.0f;
-    for (e = 0; e < Nq * d && has_flag("--below"); e += d)
-        Q[e] = 30.0f;
-    for (e = 0; e < Nk * d && has_flag("--below"); e += d)
-        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    fill_head(Q, K, V, Nq, Nk, d);
     O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     head = (Head){Q, K, V, Nq, Nk, d, has_flag("--causal"), NULL};
 }

@@ -34,22 +34,9 @@ void prepare(void)
     long e;
     O = output("O", N, d, "query", "channel");
     lse = output("lse", N, 1, "query", "");
-    fill_normal(Q, N * d, 1);
-    fill_normal(K, N * d, 2);
-    fill_normal(V, N * d, 3);
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q);
-        memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
+    fill_head(Q, K, V, N, N, d);
     for (e = DISTINCT * d; e < N * d && has_flag("--memory"); e++)
         Q[e] = Q[e - DISTINCT * d];
-    for (e = 0; e < N * d && has_flag("--large"); e++)
-        Q[e] *= 100.0f;
-    for (e = 0; e < N * d && has_flag("--below"); e += d)
-        Q[e] = 30.0f;
-    for (e = 0; e < N * d && has_flag("--below"); e += d)
-        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
     O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     head = (Head){Q, K, V, N, N, d, has_flag("--causal"), NULL};
 }

@@ -31,9 +31,7 @@ void prepare(void)
     long e;
     O = output("O", Nq, d, "query", "channel");
     lse = output("lse", Nq, 1, "query", "");
-    fill_normal(Q, Nq * d, 1);
-    fill_normal(K, Nk * d, 2);
-    fill_normal(V, Nk * d, 3);
+    fill_head(Q, K, V, Nq, Nk, d);
     for (e = 0; e < Nq * Nk; e++)
         mask[e] = has_flag("--causal") ? e % Nk > e / Nk + Nk - Nq
                                        : has_flag("--mask") && (e / Nk % 5 == 4 || e * 7 % 3 == 1);

@@ -32,6 +32,9 @@ const Mistake mistakes[] = {
      "The exponent is max - min, which grows: exp(min - max) is at most 1, and log1p of it at most "
      "ln 2."},
     {"lse_not_updated", "O is merged and *lse is not: it has to become the merged one."},
+    {"zero_by_zero",
+     "a / l is 0 / 0 where the block has no key. No division is needed: the factor of "
+     "a is exp(m - lse), which is 0 there."},
     {NULL, NULL}};
 
 static float *O_old, *O_block, *lse_old, *lse_block; /* of the block: what its state stands for */
@@ -112,6 +115,8 @@ void expect(int mistake)
             of_old = exp(a - max), of_block = exp(b - max);
         if (mistake == 10)
             both = a;
+        if (mistake == 11 && l == 0 && !empty)
+            of_block = NAN;
         lse->expected[i] = both;
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = of_old * O_old[i * d + x] + of_block * O_block[i * d + x];

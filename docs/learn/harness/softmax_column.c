@@ -27,6 +27,8 @@ const Mistake mistakes[] = {
      "P[j] is divided by the sum so far: l is complete only after the loop over all keys."},
     {"p_without_max",
      "P is exp(S) / l here. l is relative to the maximum, so P is exp(S - m) / l."},
+    {"rows_for_columns",
+     "Scores are read side by side here. Those of a column lie ld numbers apart: S[j * ld]."},
     {NULL, NULL}};
 
 static float *S, *S_all, *P_all; /* [n]; [n][ld] */
@@ -82,13 +84,15 @@ void call(void)
 void expect(int mistake)
 {
     double m = -INFINITY, l = 0.0;
+    const float *row =
+        mistake == 9 ? S_all + column : S; /* 9: the numbers of a row, not a column */
     long j;
     for (j = 0; j < n; j++)
-        m = S[j] > m ? S[j] : m;
+        m = row[j] > m ? row[j] : m;
     if (mistake == 4 || (m == -INFINITY && mistake != 5))
         m = 0.0;
     for (j = 0; j < n; j++) {
-        P->expected[j] = mistake == 4 ? (double)expf(S[j]) : exp(S[j] - m);
+        P->expected[j] = mistake == 4 ? (double)expf(row[j]) : exp(row[j] - m);
         l += P->expected[j];
         if (mistake == 7 && l > 0.0)
             P->expected[j] /= l;
