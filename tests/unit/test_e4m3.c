@@ -11,6 +11,8 @@
 #include "problem.h"
 #include "simt/tensor_sum.h"
 
+#include "../gpu/tensor_sum_cases.h"
+
 TEST(bytes_are_numbers)
 {
     float before = -1;
@@ -117,6 +119,36 @@ TEST(low_bits_fall_off)
     assert_true(sum_of(minus, small, 1, 0x1p8f) == 0x1p8f);
     assert_true(sum_of(one, small, 2, 0x1p7f) == 0x1p7f + 0x1p-6f); /* each is cut by itself */
     assert_true(sum_of(one, small, 0, 1 + 0x1p-13f + 0x1p-14f) == 1 + 0x1p-13f);
+    assert_true(sum_of(one, one, 1, 1 + 0x1p-13f) == 2); /* the sum is cut, too */
+    assert_true(sum_of(minus, one, 1, -1 - 0x1p-13f) == -2);
+}
+
+/* tests/gpu/record_tensor_sum.cu recorded what an H200 answers. */
+TEST(model_is_the_card_bit_by_bit)
+{
+    static uint8_t words[4 * TENSOR_SUM_CASES];
+    FILE *from = fopen(SOURCE_ROOT "/tests/gpu/tensor_sum_h200.u32", "rb");
+    assert_non_null(from);
+    assert_int_equal(fread(words, 4, TENSOR_SUM_CASES, from), TENSOR_SUM_CASES);
+    assert_int_equal(fgetc(from), EOF);
+    fclose(from);
+    for (int i = 0; i < TENSOR_SUM_CASES; i++) {
+        uint8_t a[32], b[32];
+        TensorSumNumber A[32], B[32];
+        float C;
+        tensor_sum_case(i, a, b, &C);
+        for (int k = 0; k < 32; k++) {
+            A[k] = tensor_sum_number(a[k]);
+            B[k] = tensor_sum_number(b[k]);
+        }
+        const float sum = tensor_sum(A, B, C);
+        uint32_t bits, card = 0;
+        memcpy(&bits, &sum, sizeof bits);
+        for (int byte = 3; byte >= 0; byte--)
+            card = card << 8 | words[4 * i + byte];
+        if (bits != card)
+            fail_msg("case %d (kind %d): the model says %08x, the card %08x", i, i % 8, bits, card);
+    }
 }
 
 /* --- the bound ---------------------------------------------------------------------------------*/
