@@ -8,9 +8,10 @@
  *   to, and what comes out: each by less than 2^-13 of the largest of these. So a step loses less
  *   than 34 of that. No number is larger than the sum of all sizes: a score loses up to
  *   34 d / 32 2^-13 of sum |q||k|, and the 16 steps between two flushes up to 16 * 34 * 2^-13 of
- *   P|V|. That is the worst case; inputs of one sign come near half of it. All this is W's, and
- *   passes a dropped key. So lse.square has what the squares of a row's errors are expected to add
- *   up to, and check.c compares a head's root mean square.
+ *   P|V|. That is the worst case; large products of one sign, and then small ones, come near half
+ *   of it (tests/unit/test_e4m3.c). All this is W's, and passes a dropped key. So lse.square has
+ *   what the squares of a row's errors are expected to add up to, and check.c compares a head's
+ *   root mean square.
  *
  * Interface: oracle_bytes_weigh, oracle_score_sum, oracle_byte_error (oracle_core.h).
  */
