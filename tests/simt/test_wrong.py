@@ -9,10 +9,12 @@ stages' own programs, which must have been built. (A patch whose case is a progr
 none of them: these programs ask for more memory than a model has.)
 
 Each must be rejected with small cases, by a finding or by the oracle, and which of the two is told.
-(Some of their own cases, which are made for a GPU, are too large for a model: other ones serve. So
-is the only case in which an index passes 2^31: patch 428 is left out.)
+What is shipped must be right in the same case, without a finding. (Some of their own cases, which
+are made for a GPU, are too large for a model: other ones serve. So is the only case in which an
+index passes 2^31: patch 428 is left out.)
 """
 import concurrent.futures
+import functools
 import os
 import pathlib
 import re
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import types
 
-from programs import ROOT, build_folder, run, rungs
+from programs import ROOT, build_folder, program, run, rungs
 from simt import dtype_of
 from tap import Tap
 from test_mutants import commands, make_changed
@@ -54,13 +56,34 @@ def one_head(case):
     return [*kept.split(), "-B", "1", "-H", str(group), "--kv-heads", "1"]
 
 
+@functools.cache
+def judged(command, words, seconds):
+    """(rejected, right without a finding, what is said)."""
+    done = run(command, words, SIMT_CHECK="1", SIMT_SECONDS=seconds)
+    said = done.stdout + done.stderr
+    bad = " WRONG " in said or re.search(r"[1-9]\d* finding", said)
+    return (done.returncode == 1 and bool(bad), done.returncode == 0 and
+            "0 findings, 0 warnings" in said and not bad, said)
+
+
+def first_rejected(command, shipped, cases, seconds):
+    """(good, what is said) of the first case in which `command` is rejected: `shipped` must not."""
+    all_said = ""
+    for case in cases:
+        rejected, _, said = judged(command, case, seconds)
+        all_said += said
+        if rejected:
+            _, right, beside = judged(shipped, case, seconds)
+            return (right, said if right else f"as it is shipped: {' '.join(case)}\n{beside}")
+    return False, all_said
+
+
 def judge_library(entry):
     name, fields, hunks = entry
     folder = workshop.stage_folder(fields)
     stage = folder.split("_", 1)[1].replace("_online", "")
     args = types.SimpleNamespace(build=str(build_folder()), stage=stage,
                                  program=str(build_folder() / folder / stage))
-    said = ""
     with tempfile.TemporaryDirectory() as place:
         try:
             text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
@@ -68,12 +91,8 @@ def judge_library(entry):
         except workshop.Failure as why:
             return name, False, str(why)
         portable = ["--smem-limit", "101376"]  # not Hopper's kernel
-        for case in [one_head(c) + limit for limit in ([], portable) for c in fields["case"]]:
-            done = run(command, case, SIMT_CHECK="1", SIMT_SECONDS="5")
-            said += done.stdout + done.stderr
-            if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):
-                return name, True, said
-    return name, False, said
+        cases = [(*one_head(c), *limit) for limit in ([], portable) for c in fields["case"]]
+        return name, *first_rejected(tuple(command), (args.program,), cases, "5")
 
 
 def pairs_of(case):
@@ -92,29 +111,26 @@ def own_cases(fields):
             if pairs_of(case) <= 2000000]
 
 
-def judge(entry, compiled, linked):
+def judge(entry, compiled, linked, itself=False):
+    """itself: the wrong rung stands for the shipped one, too."""
     name, fields, hunks = entry
     changed = fields.get("header", fields["file"])
     with tempfile.TemporaryDirectory() as folder:
         text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
-        program, why = make_changed(fields["file"], changed, text, pathlib.Path(folder), compiled,
-                                    linked)
-        if not program:
+        made, why = make_changed(fields["file"], changed, text, pathlib.Path(folder), compiled,
+                                 linked)
+        if not made:
             return name, False, why
         rung = pathlib.Path(fields["file"]).stem
         dtype = dtype_of(rungs.registration(ROOT / fields["file"]))
-        said = ""
+        shipped = made if itself else program(fields["file"][:2])
         dist = ["--dist", "large"]  # a maximum that moves far
         common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
         case = ["-H", "2", "-N", "200", "-d", "128" if dtype == "e4m3" else "64"]
-        for more in (*own_cases(fields), case, [*case, "--causal", "-d", "128"],
-                     [*case, "-N", "70"], case + dist, [*case, "-N", "600", *dist]):
-            words = [*common, *more]
-            done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
-            said += done.stdout + done.stderr
-            if done.returncode == 1 and (" WRONG " in said or re.search(r"[1-9]\d* finding", said)):
-                return name, True, said
-    return name, False, said
+        cases = [(*common, *more) for more in (
+            *own_cases(fields), case, [*case, "--causal", "-d", "128"], [*case, "-N", "70"],
+            case + dist, [*case, "-N", "600", *dist])]
+        return name, *first_rejected((made,), (shipped,), cases, "1")
 
 
 def main():
@@ -128,6 +144,10 @@ def main():
     chosen = [p for p in found if not names or p[0][:3] in names]
     if os.environ.get("ATTN_TEST_QUICK"):
         chosen = chosen[::4]
+    if "--library" not in sys.argv:
+        _, good, said = judge(chosen[0], compiled, linked, itself=True)
+        tap.ok(not good and said.startswith("as it is shipped: "),
+               "what fails as it is shipped rejects nothing", said[-1500:])
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, good, said in pool.map(of, chosen):
             title = re.search(r"(?m)^simt: (?!\d+ finding)(.*)", said)
