@@ -23,7 +23,9 @@ import simt_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FORBIDDEN = re.compile(r"__attribute(?:__)?$|__declspec$|_Pragma$|__pragma$|__asm$|_*simt|_*tsan"
-                       r"|submitted_variant$|flash_cuda_variant$", re.I)
+                       r"|submitted_variant$|flash_cuda_variant$"
+                       # these may hide where a comment begins
+                       r"|__has_include|\.?\d[\w.]*'", re.I)
 PRAGMA = re.compile(r"^[ \t]*(?:#|%:)\s*pragma\b(?!\s+unroll\b)[^\n]*", re.M)
 # a list of attributes with these names alone: what CUDA's words are made of
 HARMLESS = re.compile(r"__attribute(?:__)?\s*\(\(\s*(?:(?:always_inline|noinline|aligned\s*"
@@ -33,8 +35,8 @@ NoModel = simt_library.Missing
 
 def refused(text):
     plain = similarity.without_comments(text)
-    names = re.finditer(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|\[\s*\[|<:\s*<:|'
-                        r"##|%:%:", plain)
+    names = re.finditer(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\.?\d[\w.]*\'?|'
+                        r"[A-Za-z_]\w*|\[\s*\[|<:\s*<:|##|%:%:", plain)
     found = next((name[0] for name in names if name[0][:2] in ("##", "%:", "<:") or
                   name[0][0] == "[" or FORBIDDEN.match(name[0])), "")
     pragma = PRAGMA.search(plain)

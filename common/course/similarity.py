@@ -56,7 +56,8 @@ typedef union unsigned void volatile while __global__ __device__ __shared__""".s
 # what may lack its end ends with the line or the text: a search that fails would begin again at the
 # next sign
 TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*
-    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)[^\n]*
+    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)
+        (?:"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|(?!/[/*])[^\n"'])*
     |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)

@@ -78,6 +78,11 @@ REFUSED = [
     ("code in assembly, by another word", '__asm("nop");', "__asm"),
     ("a raw string that opens a comment",
      'const char *a = R"(\n/*\n)"; SIMT_QUIET void f(); // */', 'R"'),
+    ("a comment that a directive opens", "#define A /*\n' */ SIMT_QUIET void f(); // '",
+     "SIMT_QUIET"),
+    ("a number with a quote", "int a = 1'0; char c = '/*'; SIMT_QUIET void f(); // */", "1'"),
+    ("a header's name with a comment's start",
+     "#if __has_include(</*>)\n#endif\nSIMT_QUIET void f(); // */", "__has_include"),
     ("a raw string of another kind", 'const char8_t *a = u8R"(/*)";', 'u8R"'),
 ]
 # after the preprocessor and translate.py
@@ -92,6 +97,7 @@ HIDDEN = [
 SHOWN = ("inline __attribute__((always_inline)) void f(struct __attribute__((aligned(sizeof(int) "
          "* 4), noinline)) A a);\n#pragma unroll\n__attribute__((aligned(16))) float a[4];\n")
 ACCEPTED = ['printf("R\\""); float R = 1.0f; // R"(',
+            "#define N 64 // the 1'st, don't\n#define S \"/*\"\nwchar_t c = L'1', d = u8'2';",
             '#pragma unroll\nfor (int __attributes = 0; a[b[1]];) // __attribute__ [[ ##\n',
             'printf("[[ %d ## __attribute__");', "x[i] [j] = y;", SOLUTION]
 
