@@ -521,6 +521,13 @@ void __tsan_vptr_read(void **)
         if (me)                                                                                    \
             access_inline((uintptr_t)a, N, WRITE, SIMT_PC, HOW);                                   \
     }
+/* The type promises no more than its own alignment: a structure of two ints is 8 bytes anywhere. */
+#define HOOK_PARTS(NAME, N, WRITE)                                                                 \
+    void __tsan_##NAME##N(void *a)                                                                 \
+    {                                                                                              \
+        if (me)                                                                                    \
+            access_range((uintptr_t)a, N, WRITE, SIMT_PC);                                         \
+    }
 /* A volatile access is how a flag is polled or set. */
 #define HOOK_VOLATILE(NAME, N)                                                                     \
     void __tsan_##NAME##read##N(void *a)                                                           \
@@ -536,8 +543,8 @@ void __tsan_vptr_read(void **)
 #define HOOKS(N)                                                                                   \
     HOOK(read, N, false, PLAIN)                                                                    \
     HOOK(write, N, true, PLAIN)                                                                    \
-    HOOK(unaligned_read, N, false, PLAIN)                                                          \
-    HOOK(unaligned_write, N, true, PLAIN)                                                          \
+    HOOK_PARTS(unaligned_read, N, false)                                                           \
+    HOOK_PARTS(unaligned_write, N, true)                                                           \
     HOOK_VOLATILE(volatile_, N)                                                                    \
     HOOK_VOLATILE(unaligned_volatile_, N)
 HOOKS(1)

@@ -545,10 +545,10 @@ def draw_errors():
 
 def draw_levels():
     """Stage 03: what O loses of 1 against the number of keys, with and without a second level."""
-    text = (RESULTS / "03_fp8_error_simt.txt").read_text(encoding="utf-8")
+    text = (RESULTS / "03_fp8_error_h200.txt").read_text(encoding="utf-8")
     rows = [line.split() for line in text.split("\n") if line[:1].isdigit()]
-    return chart("What is lost of O = 1 in e4m3, d = 128", "V = 1; means over 32 rows, by the "
-                 "model of a GPU on a CPU", [Panel("", "keys", "1 - O", [
+    return chart("What is lost of O = 1 in e4m3, d = 128", "V = 1; means over all rows, on "
+                 "an NVIDIA H200", [Panel("", "keys", "1 - O", [
                      (name, [(int(n), float(mean)) for n, variant, mean, *_ in rows
                              if variant == way], "")
                      for way, name in (("v15_one_level", "one sum over all keys"),

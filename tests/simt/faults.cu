@@ -224,6 +224,14 @@ static __global__ void misaligned(float *o)
 {
     *(float4 *)(o + 1 + 4 * threadIdx.x) = make_float4(1, 2, 3, 4); /* line A */
 }
+struct Two {
+    int a, b;
+};
+static __global__ void two_anywhere(Two *o)
+{
+    Two *odd = (Two *)((int *)o + 1 + 4 * threadIdx.x);
+    odd[0] = odd[1];
+}
 static __global__ void divides_by_zero(int *o)
 {
     o[threadIdx.x] = 7 / o[threadIdx.x]; /* line A */
@@ -533,6 +541,7 @@ static int run(const char *name)
     FAULT(out_of_array, 1, 32>>>(o, 1))            /* out of bounds of an array: A */
     FAULT(host_memory, 1, 32>>>(o, on_host))       /* out of bounds of global memory: A */
     FAULT(misaligned, 1, 32>>>(o))                 /* misaligned access: A */
+    FAULT(two_anywhere, 1, 32>>>((Two *)o))        /* none */
     FAULT(divides_by_zero, 1, 32>>>((int *)o))     /* crash: A */
     FAULT(no_address, 1, 32>>>((float **)o))       /* crash: A */
     FAULT(asserts, 1, 32>>>(o))                    /* assertion failed: A */

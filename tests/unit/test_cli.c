@@ -7,14 +7,16 @@
 #include "cli_lines.h"
 
 #include "harness/cli/cli_internal.h"
+#include "harness/device/device.h"
 
 static const Variant variants[] = {
     {"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},
     {"v1_fast", ON_CPU, DTYPES_F32, nothing, NULL, 0, "fast"},
     {"v0_gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, 0, "gpu"},
+    {"v1_bytes", ON_CUDA, DTYPES_E4M3, NULL, NULL, 0, "bytes"},
 };
 enum { FEATURES = STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE };
-static const Stage stage = {"unit", "00_unit", "What is tested?", 1, FEATURES, variants, 3};
+static const Stage stage = {"unit", "00_unit", "What is tested?", 1, FEATURES, variants, 4};
 
 TEST(defaults)
 {
@@ -125,6 +127,19 @@ TEST(selection)
     v = cli_next_variant(&cli, &cli.cases[0], v);
     assert_ptr_equal(v, &cli.cases[0].so);
     cli_free(&cli);
+}
+
+/* Without one every variant would be skipped, and nothing would be said. */
+TEST(bytes_want_a_gpu)
+{
+    Cli cli;
+    const int status = parse(&cli, "--dtype e4m3 -d 128");
+    assert_int_equal(status, device_count() > 0 ? CLI_CONTINUE : EXIT_USAGE);
+    if (status == CLI_CONTINUE)
+        cli_free(&cli);
+    assert_int_equal(parse(&cli, "--dtype e4m3 -d 128 --device cuda"), CLI_CONTINUE);
+    cli_free(&cli);
+    assert_int_equal(parse(&cli, "--dtype e4m3 -d 128 --device cpu"), EXIT_USAGE);
 }
 
 TEST(pages_end_the_program)

@@ -11,6 +11,8 @@
 #include "problem.h"
 #include "simt/tensor_sum.h"
 
+#include "../gpu/tensor_sum_cases.h"
+
 TEST(bytes_are_numbers)
 {
     float before = -1;
@@ -117,13 +119,58 @@ TEST(low_bits_fall_off)
     assert_true(sum_of(minus, small, 1, 0x1p8f) == 0x1p8f);
     assert_true(sum_of(one, small, 2, 0x1p7f) == 0x1p7f + 0x1p-6f); /* each is cut by itself */
     assert_true(sum_of(one, small, 0, 1 + 0x1p-13f + 0x1p-14f) == 1 + 0x1p-13f);
+    assert_true(sum_of(one, one, 1, 1 + 0x1p-13f) == 2); /* the sum is cut, too */
+    assert_true(sum_of(minus, one, 1, -1 - 0x1p-13f) == -2);
+}
+
+/* tests/gpu/record_tensor_sum.cu recorded what an H200 answers. */
+TEST(model_is_the_card_bit_by_bit)
+{
+    static uint8_t words[4 * TENSOR_SUM_CASES];
+    FILE *from = fopen(SOURCE_ROOT "/tests/gpu/tensor_sum_h200.u32", "rb");
+    assert_non_null(from);
+    assert_int_equal(fread(words, 4, TENSOR_SUM_CASES, from), TENSOR_SUM_CASES);
+    assert_int_equal(fgetc(from), EOF);
+    fclose(from);
+    for (int i = 0; i < TENSOR_SUM_CASES; i++) {
+        uint8_t a[32], b[32];
+        TensorSumNumber A[32], B[32];
+        float C;
+        tensor_sum_case(i, a, b, &C);
+        for (int k = 0; k < 32; k++) {
+            A[k] = tensor_sum_number(a[k]);
+            B[k] = tensor_sum_number(b[k]);
+        }
+        const float sum = tensor_sum(A, B, C);
+        uint32_t bits, card = 0;
+        memcpy(&bits, &sum, sizeof bits);
+        for (int byte = 3; byte >= 0; byte--)
+            card = card << 8 | words[4 * i + byte];
+        if (bits != card)
+            fail_msg("case %d (kind %d): the model says %08x, the card %08x", i, i % 8, bits, card);
+    }
 }
 
 /* --- the bound ---------------------------------------------------------------------------------*/
 
+/* The score of a pair as a card's steps of 32 channels sum it up. scale: of Q's, K's bytes. */
+static float card_score(const AttnArgs *a, int64_t h, int64_t i, int64_t j, const float *scale)
+{
+    float sum = 0;
+    for (int64_t x = 0; x < a->shape.d; x += 32) {
+        TensorSumNumber A[32], B[32];
+        for (int k = 0; k < 32; k++) {
+            A[k] = tensor_sum_number(e4m3_from_f32(case_get(&a->Q, 0, i, h, x + k) / scale[0]));
+            B[k] = tensor_sum_number(e4m3_from_f32(case_get(&a->K, 0, j, h, x + k) / scale[1]));
+        }
+        sum = tensor_sum(A, B, sum);
+    }
+    return sum * scale[0] * scale[1] * a->scale;
+}
+
 /* Attention with P in e4m3, m 4 powers of two below the maximum, as v15 does it; without one key of
- * each row: -1, none. */
-static void bytes_run(const Case *c, int64_t dropped)
+ * each row: -1, none. scales: of Q and K, [2] each; or NULL, scores are honest. */
+static void bytes_run(const Case *c, int64_t dropped, float (*scales)[2])
 {
     const AttnArgs *a = &c->args;
     const Honest way = {1, 0, 0, 0};
@@ -132,7 +179,9 @@ static void bytes_run(const Case *c, int64_t dropped)
             double O[128] = {0}, l = 0, m = -INFINITY;
             float S[400], slope;
             for (int64_t j = 0; j < a->shape.Nk; j++) {
-                S[j] = honest_score(&way, a, 0, h, i, j, &slope);
+                const float scale[2] = {scales ? scales[0][h] : 1, scales ? scales[1][h] : 1};
+                S[j] = scales ? card_score(a, h, i, j, scale)
+                              : honest_score(&way, a, 0, h, i, j, &slope);
                 m = fmax(m, S[j]);
             }
             for (int64_t j = 0; j < a->shape.Nk; j++) {
@@ -160,14 +209,42 @@ TEST(root_mean_square_refuses_a_dropped_key)
         tensor_e4m3(all[t], E4M3_BLOCK, NULL, NULL);
     }
     Oracle o = oracle_of(&c->args, 0, 1);
-    bytes_run(c, -1);
+    bytes_run(c, -1, NULL);
     check_outputs(&check, &o, &c->args, 0, 16);
     assert_true(check.pass && check.array[CHECK_O].rms_ratio > 0.3);
-    bytes_run(c, 200);
+    bytes_run(c, 200, NULL);
     check_outputs(&check, &o, &c->args, 0, 16);
     assert_false(check.pass);
     assert_true(check.array[CHECK_O].rms_ratio > 1);
     assert_int_equal(check.array[CHECK_O].off, 0); /* element by element it would pass */
+    oracle_free(&o);
+    case_free(c);
+}
+
+/* The first 32 channels sum up to 1.53 * 2^22. Beside that each later product, 480, is lost, all in
+ * one direction. */
+TEST(bound_holds_where_all_small_products_are_lost)
+{
+    static uint8_t bytes[250 * 2 * 128];
+    Case *c = case_new((AttnShape){1, 2, 2, 60, 250, 128}, ATTN_E4M3, LAYOUT_BSHD, 1);
+    const Tensor *all[] = {&c->args.Q, &c->args.K, &c->args.V};
+    float scales[3][2];
+    Check check = {.inputs_intact = 1, .storage_intact = 1};
+    for (int t = 0; t < 3; t++) {
+        for (int64_t n = 0; n < all[t]->shape[1]; n++)
+            for (int64_t h = 0; h < 2; h++)
+                for (int64_t x = 0; x < 128; x++)
+                    case_set(all[t], 0, n, h, x,
+                             t == 2   ? case_normal()
+                             : x < 32 ? 448 * 0x1p-9f
+                                      : (float)(20 + 4 * t) * 0x1p-9f);
+        tensor_e4m3(all[t], E4M3_BLOCK, NULL, NULL);
+        tensor_e4m3(all[t], E4M3_BLOCK, bytes, scales[t]);
+    }
+    Oracle o = oracle_of(&c->args, 0, 1);
+    bytes_run(c, -1, scales);
+    check_outputs(&check, &o, &c->args, 0, 16);
+    assert_true(check.pass && check.array[CHECK_LSE].worst_ratio > 0.3);
     oracle_free(&o);
     case_free(c);
 }

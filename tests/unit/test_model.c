@@ -74,6 +74,9 @@ TEST(formulas_by_hand)
     assert_true(model_flops(&c->args, 1) == 10.0 * 2 * 4 * 8 * 200);
     assert_true(model_compulsory_bytes(&c->args, 0) == 2 * q + 2 * k + lse);
     assert_true(model_compulsory_bytes(&c->args, 1) == 4 * q + 4 * k + lse);
+    c->args.Q.dtype = ATTN_E4M3; /* Q, K and V are bytes, O is not */
+    assert_true(model_compulsory_bytes(&c->args, 0) == 1.5 * q + k + lse);
+    c->args.Q.dtype = ATTN_BF16;
     assert_true(model_materialised_bytes(&c->args, 0) == 2 * q + 2 * k + lse + 4 * scores);
     assert_true(model_materialised_bytes(&c->args, 1) == 4 * q + 4 * k + lse + 6 * scores);
     /* 10 rows in tiles of 4 are 3 tiles; each query head reads its kv head anew: H/Hkv = 2 */
@@ -112,6 +115,10 @@ TEST(traffic_by_hand)
     assert_true(t.loads == 2 * (10 * 8 + 20 * 8 + 5 * 16 * 24));
     t = model_fa2_traffic(&c->args, 4, 16, 1);
     assert_true(t.loads == 2 * (10 * 8 + 2 * (16 + 20 + 20) * 8));
+    c->args.Q.dtype = ATTN_E4M3;
+    t = model_fa2_traffic(&c->args, 4, 16, 1);
+    assert_true(t.load_bytes == t.loads && t.store_bytes == 2 * (2 * 10 * 8 + 4 * 10));
+    c->args.Q.dtype = ATTN_BF16;
     case_free(c);
 }
 

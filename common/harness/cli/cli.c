@@ -380,10 +380,25 @@ static int named_before(const Stage *stage, int i)
     return 0;
 }
 
+static const char *const device_names[] = {"auto", "cpu", "cuda"};
+
+/* e4m3 is of single rungs: nothing in finish_variant speaks of a --variant-so or of ranks that have
+ * it, and no variant for a CPU does. */
+static int refuse_bytes(const CliCase *c, const Stage *stage, int able)
+{
+    if (c->variant_so || !able)
+        return cli_refuse("--dtype e4m3%s: found no variant of %s that computes this on --device "
+                          "%s, accepted is what --list shows",
+                          c->backward ? " --backward" : "", stage->name, device_names[c->device]);
+    if (c->device == CLI_DEVICE_AUTO && strcmp(c->variant, "all") == 0 && device_count() == 0)
+        return cli_refuse("--dtype e4m3: found no CUDA device on this machine, accepted is a "
+                          "machine with one: no variant for a CPU computes this");
+    return 0;
+}
+
 static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
 {
     const Stage *stage = cli->stage;
-    static const char *const device_names[] = {"auto", "cpu", "cuda"};
     const int ranks = (stage->features & STAGE_HAS_RANKS) != 0;
     int i, named = -1, able = 0, on_device = 0;
     char names[512];
@@ -402,11 +417,8 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         able += (v->dtypes >> c->dtype & 1u) &&
                 (!c->backward || variant_has(v, 1) || !variant_has(v, 0));
     }
-    /* e4m3 is of single rungs: nothing below speaks of a --variant-so or of ranks that have it */
-    if (c->dtype == ATTN_E4M3 && (c->variant_so || !able))
-        return cli_refuse("--dtype e4m3%s: found no variant of %s that computes this on --device "
-                          "%s, accepted is what --list shows",
-                          c->backward ? " --backward" : "", stage->name, device_names[c->device]);
+    if (c->dtype == ATTN_E4M3 && refuse_bytes(c, stage, able))
+        return EXIT_USAGE;
     if (c->variant_so && check_shared_object(c->variant_so) != 0)
         return EXIT_USAGE;
     if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)

@@ -105,13 +105,20 @@ static double bytes_lse(const AttnShape *s)
     return 4.0 * (double)s->B * (double)s->H * (double)s->Nq;
 }
 
+/* Of an element of Q, K or V. What e4m3 answers has 16 bits. */
+static double bytes_input(const AttnArgs *args)
+{
+    return args->Q.dtype == ATTN_E4M3 ? 1.0 : (double)dtype_size(args->Q.dtype);
+}
+
 /* Forward: Q K V in, O lse out. Backward: Q K V O dO lse in, dQ dK dV out. */
 double model_compulsory_bytes(const AttnArgs *args, int backward)
 {
     const AttnShape *s = &args->shape;
-    const double element = (double)dtype_size(args->Q.dtype);
-    const double like_q = backward ? 4 : 2, like_k = backward ? 4 : 2;
-    return element * (like_q * elements_q(s) + like_k * elements_k(s)) + bytes_lse(s);
+    const double like_q = backward ? 3 : 1, like_k = backward ? 2 : 0;
+    return bytes_input(args) * (elements_q(s) + 2 * elements_k(s)) +
+           (double)dtype_size(args->Q.dtype) * (like_q * elements_q(s) + like_k * elements_k(s)) +
+           bytes_lse(s);
 }
 
 /* Forward S and P, backward P, dP and dS: each matrix is written once and read once. */
@@ -168,7 +175,7 @@ ModelTraffic model_heads_traffic(const AttnArgs *args, double element_loads, dou
     ModelTraffic t;
     t.loads = heads * (element_loads + float_loads);
     t.stores = heads * (element_stores + float_stores);
-    t.load_bytes = heads * (element * element_loads + 4.0 * float_loads);
+    t.load_bytes = heads * (bytes_input(args) * element_loads + 4.0 * float_loads);
     t.store_bytes = heads * (element * element_stores + 4.0 * float_stores);
     return t;
 }

@@ -4,10 +4,14 @@
  *
  * e4m3. The byte of a P errs by 2^-4 of it, or by 2^-14 of the row's largest where that is more
  *   (subnormal) or by itself (lost): the rung's m lies 4 powers of two below the largest score.
- *   Sums of tensor cores keep 13 bits below the largest number (common/simt/tensor_sum.h): 16 steps
- *   of 33 numbers between two flushes lose up to 16 * 33 * 2^-13 of P|V|, and a score loses
- *   oracle_score_sum. All this is W's, and passes a dropped key. So lse.square has what the squares
- *   of a row's errors are expected to add up to, and check.c compares a head's root mean square.
+ *   A step of a tensor core's sum (common/simt/tensor_sum.h) cuts 32 products, what they are added
+ *   to, and what comes out: each by less than 2^-13 of the largest of these. So a step loses less
+ *   than 34 of that. No number is larger than the sum of all sizes: a score loses up to
+ *   34 d / 32 2^-13 of sum |q||k|, and the 16 steps between two flushes up to 16 * 34 * 2^-13 of
+ *   P|V|. That is the worst case; large products of one sign, and then small ones, come near half
+ *   of it (tests/unit/test_e4m3.c). All this is W's, and passes a dropped key. So lse.square has
+ *   what the squares of a row's errors are expected to add up to, and check.c compares a head's
+ *   root mean square.
  *
  * Interface: oracle_bytes_weigh, oracle_score_sum, oracle_byte_error (oracle_core.h).
  */
@@ -18,27 +22,33 @@
 
 static const double u_sum = 0x1p-13; /* of the largest number that a tensor core adds to others */
 
-/* e4m3: what the tensor core's sum does to a score. d products and d / 32 sums so far lose up to a
- * unit each, 2^-13 of the largest product, towards zero; signs differ, so this is six standard
- * deviations. */
+#define STEP 34 /* numbers that a step cuts */
+
+/* A row's largest error of a score. Here the numbers of each step are known: the largest product,
+ * and the sum before and after. Random ones stay far below the sum of their sizes. */
 static void find_score_error(const OraclePlan *p, const OracleGroup *g, const OracleScratch *m,
                              int64_t n, OracleRowState *state)
 {
     const int64_t d = p->args->shape.d;
-    double q = 0, k = 0;
-    for (int64_t x = 0; x < d; x++)
-        q = fabs(m->row[x]) > q ? fabs(m->row[x]) : q;
-    for (int64_t t = 0; t < n; t++)
+    for (int64_t t = 0; t < n; t++) {
+        const float *K = g->K.at + m->index[t] * d;
+        double sum = 0, largest = 0, lost = 0;
         for (int64_t x = 0; x < d; x++) {
-            const double size = fabs((double)g->K.at[m->index[t] * d + x]);
-            k = size > k ? size : k;
+            const double product = m->row[x] * K[x];
+            largest = fmax(largest, fabs(product));
+            sum += product;
+            if (x % 32 == 31 || x == d - 1) {
+                lost += STEP * u_sum * fmax(largest, fabs(sum));
+                largest = fabs(sum);
+            }
         }
-    state->score = oracle_score_sum(p, fabs(p->scale) * q * k);
+        state->score = fmax(state->score, fabs(p->scale) * lost);
+    }
 }
 
-double oracle_score_sum(const OraclePlan *p, double largest)
+double oracle_score_sum(const OraclePlan *p, double A)
 {
-    return 6 * sqrt((double)p->args->shape.d * 33 / 32 / 3) * u_sum * largest;
+    return STEP * ceil((double)p->args->shape.d / 32) * u_sum * A;
 }
 
 static double largest_of(const double *P, int64_t n)
@@ -52,7 +62,7 @@ static double largest_of(const double *P, int64_t n)
 double oracle_byte_error(const OracleRowState *state, double P, double largest)
 {
     const double lost = P < 0x1p-14 * largest ? P : 0x1p-14 * largest;
-    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * 33 * u_sum);
+    return (P * 0x1p-4 > lost ? P * 0x1p-4 : lost) + P * (state->score + 16 * STEP * u_sum);
 }
 
 /* The sum over channels of the squares that errors of row i are expected to have. Roundings
@@ -82,7 +92,7 @@ static double expected_square(const OraclePlan *p, const OracleGroup *g, OracleS
         }
     }
     for (int64_t x = 0; x < d; x++) {
-        const double sums = 4 * 33 * u_sum * (fabs(O[x]) + sqrt(weighed[x]));
+        const double sums = 4 * STEP * u_sum * (fabs(O[x]) + sqrt(weighed[x]));
         const double other = p->u16 * fabs(O[x]) + 16 * ORACLE_U * state->forward * W[x] + lost[x];
         all += rounded[x] / 3 + sums * sums + other * other + score * score * weighed[x];
     }

@@ -196,8 +196,8 @@ void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
  * bytes add to m->wf, and, unless NULL, what the squares of its errors should add up to. */
 void oracle_bytes_weigh(const OraclePlan *p, const OracleGroup *g, OracleScratch *m, int64_t n,
                         OracleRowState *state, double *square);
-/* Error of a score whose products are not larger than `largest`. */
-double oracle_score_sum(const OraclePlan *p, double largest);
+/* Error of a score by the tensor core's sum, if only A = sum |q||k| scale is known. */
+double oracle_score_sum(const OraclePlan *p, double A);
 /* How far a P may be off when it is multiplied, and its product when it is summed; P and the
  * largest of the row. */
 double oracle_byte_error(const OracleRowState *state, double P, double largest);

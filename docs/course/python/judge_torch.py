@@ -69,6 +69,12 @@ def main():
     args = parser.parse_args()
     device = "cpu"
     if args.library == "ring":
+        ranks = int(os.environ.get("WORLD_SIZE", 0))
+        if ranks < 1:
+            parser.error("ring: start it with torchrun, a process a GPU")
+        if args.drop_key or args.N % ranks:
+            parser.error(f"ring: {ranks} ranks have as many keys each; found -N {args.N}"
+                         f"{' --drop-key' if args.drop_key else ''}")
         torch.distributed.init_process_group("nccl")
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
