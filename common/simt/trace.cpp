@@ -8,7 +8,7 @@
  * core; shared memory does one wavefront a tick; a copy by threads or by the engine lands when its
  * bytes and its latency are over. A warp waits for results where its next instruction is of another
  * kind. So the picture depends on the text, its data and the table, not on the order in which
- * fibers ran. Arithmetic that is no call (a += b * c) takes no time here: clang does not tell of it.
+ * fibers ran. Arithmetic that is no call (a += b * c) takes no time: clang does not tell of it.
  *
  * As JSON (Chrome's trace format, ui.perfetto.dev): a process for each kernel, a thread for each
  * warp, one for copies and one for the tensor cores; ts and dur are ticks. Beside traceEvents:
@@ -17,8 +17,8 @@
  *                   "write": false, "bytes": 4, "cost": 32, "ideal": 1, "addresses": [1024, ...]}]
  *
  * the first warp's first request of each line: cost in wavefronts (shared) or sectors (global), and
- * a byte address for each lane: a lane of shared memory asks for bank address / 4 % 32, one of global
- * memory for sector address / 32 (0 is the first sector of the request).
+ * a byte address for each lane: a lane of shared memory asks for bank address / 4 % 32, one of
+ * global memory for sector address / 32 (0 is the first sector of the request).
  *
  * Interface: machine.h.
  */
@@ -249,6 +249,7 @@ struct Machine {
         span(p.warps.size(), start, free_at + LATENCY, COPIES, 0);
         return free_at + LATENCY;
     }
+    void begin(const Event &e, Runner &r, size_t q, long start);
     bool step(size_t w);
     void play(void);
 };
@@ -259,6 +260,49 @@ static State state_of(Act a)
                                MULTIPLIES, COMPUTES, COMPUTES, COPIES,   COPIES,
                                COPIES,     COMPUTES, COMPUTES, COMPUTES, WAITS};
     return of[a];
+}
+
+/* What an instruction that is issued at `start` keeps busy, and when its result is there. */
+void Machine::begin(const Event &e, Runner &r, size_t q, long start)
+{
+    switch (e.act) {
+    case SHARED_READ:
+    case SHARED_WRITE:
+    case SHUFFLE:
+        shared = std::max(shared, start) + std::max(e.n, 1L);
+        r.ready[e.act] = e.act == SHARED_WRITE ? shared : shared + SHARED;
+        break;
+    case GLOBAL_READ:
+    case GLOBAL_WRITE:
+        memory = std::max(memory, start) + (e.n * 32 + BYTES - 1) / BYTES;
+        if (e.act == GLOBAL_READ)
+            r.ready[e.act] = memory + GLOBAL;
+        break;
+    case MMA:
+        r.ready[MMA] = multiply(q, start, e.n, FLOPS * 2 / 3);
+        break;
+    case WGMMA:
+        r.products.open = multiply(q, start, e.n, FLOPS);
+        break;
+    case EXP:
+        special[q] = std::max(special[q], start) + SPECIAL;
+        r.ready[EXP] = special[q];
+        break;
+    case COPY:
+        r.copies.open = copy(memory, start, e.n);
+        break;
+    case ENGINE_COPY:
+        arrive(e.key, copy(engine, start, e.n));
+        break;
+    case ENGINE_STORE:
+        r.stores.open = copy(engine, start, e.n);
+        break;
+    case ARRIVE:
+        arrive(e.key, start);
+        break;
+    default:
+        break;
+    }
 }
 
 /* One event of a warp, at the moment that it has come to; false: it only got to a later one. */
@@ -310,44 +354,7 @@ bool Machine::step(size_t w)
     issue[q] = r.now = start + 1;
     r.next++;
     span(w, start, r.now, state_of(e.act), e.pc);
-    switch (e.act) {
-    case SHARED_READ:
-    case SHARED_WRITE:
-    case SHUFFLE:
-        shared = std::max(shared, start) + std::max(e.n, 1L);
-        r.ready[e.act] = e.act == SHARED_WRITE ? shared : shared + SHARED;
-        break;
-    case GLOBAL_READ:
-    case GLOBAL_WRITE:
-        memory = std::max(memory, start) + (e.n * 32 + BYTES - 1) / BYTES;
-        if (e.act == GLOBAL_READ)
-            r.ready[e.act] = memory + GLOBAL;
-        break;
-    case MMA:
-        r.ready[MMA] = multiply(q, start, e.n, FLOPS * 2 / 3);
-        break;
-    case WGMMA:
-        r.products.open = multiply(q, start, e.n, FLOPS);
-        break;
-    case EXP:
-        special[q] = std::max(special[q], start) + SPECIAL;
-        r.ready[EXP] = special[q];
-        break;
-    case COPY:
-        r.copies.open = copy(memory, start, e.n);
-        break;
-    case ENGINE_COPY:
-        arrive(e.key, copy(engine, start, e.n));
-        break;
-    case ENGINE_STORE:
-        r.stores.open = copy(engine, start, e.n);
-        break;
-    case ARRIVE:
-        arrive(e.key, start);
-        break;
-    default:
-        break;
-    }
+    begin(e, r, q, start);
     return true;
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A block in model ticks: the same whatever order fibers run in, and what can be told on paper.
+"""A block in model ticks: the same whatever order fibers run in, what can be told on paper, and
+what docs/gpu_on_paper.md shows.
 
 usage: test_trace.py
 """
@@ -9,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 
-from programs import SCHEDULES, program, run
+from programs import ROOT, SCHEDULES, program, run
 from tap import Tap
 
 CASE = ["-N", "256", "-H", "1", "-d", "64"]
@@ -67,6 +68,17 @@ def main():
     ticks = 2 * (128 * 256 * 64) // (16 * 8 * 16) * 6
     tap.ok(about["tensor"] == ticks, f"v5_cp_async: its tensor cores are busy for {ticks} ticks",
            str(about))
+    # a line that moved makes these stale
+    for name, length in (("v5_cp_async", "128"), ("v9_wgmma", "512")):
+        screen, text = trace(name, "bf16", "late", "-N", length)
+        recorded = ROOT / f"docs/results/simt_trace_{name}.json"
+        tap.ok(text == recorded.read_text(encoding="utf-8"), f"{recorded.name} is today's trace",
+               f"record it: ./ladder simt 03 {name} trace -N {length} --json {recorded}")
+        if length == "128":
+            paper = (ROOT / "docs/gpu_on_paper.md").read_text(encoding="utf-8")
+            shown = "\n".join(line.rstrip() for line in screen.split("\n  ticks:")[0].split("\n"))
+            tap.ok(shown.startswith("trace: ") and shown in paper, f"the page's picture of {name}",
+                   shown)
     sys.exit(tap.done())
 
 

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-C_LIKE = (".c", ".h", ".cu", ".cuh")
+C_LIKE = (".c", ".h", ".cpp", ".cu", ".cuh")
 NOT_OURS = ("build", "out", "peers", ".git", ".")
 
 
