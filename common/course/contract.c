@@ -561,6 +561,7 @@ void case_run(const JudgeCase *c, const JudgeLimits *limits, const char *library
     }
     if (run->end.status != 0) {
         run->status = JUDGE_WRONG;
+        run->code = "returned_an_error";
         snprintf(run->message, sizeof run->message, "it returned %d, accepted is 0",
                  run->end.status);
         return;

@@ -151,7 +151,7 @@ static int make_ring(JudgeCase *c)
         return cli_refuse("found a case that is too large to be judged, accepted are fewer tokens "
                           "and smaller scores");
     ring->world = (int)f->ring.ranks;
-    /* a few tensors of all tokens in one message: nobody needs more */
+    /* a few tensors of all tokens in one message; MAILBOX_MOST: a larger one is refused */
     ring->mailbox_bytes = (size_t)(8 * f->Nq * (f->H + f->Hkv) * f->d) * sizeof(float);
     if (ring->mailbox_bytes < MAILBOX_LEAST)
         ring->mailbox_bytes = MAILBOX_LEAST;

@@ -134,7 +134,13 @@ static void judge_counts(const JudgeCase *c, const double *counts, JudgeRun *run
     const double read = 3.0 * (double)tensor_bytes(c) / SECTOR;
     const double written = (double)(tensor_bytes(c) + row_bytes(c)) / SECTOR;
     const double moved = counts[CUDA_READ] + counts[CUDA_WRITTEN];
-    if (counts[CUDA_BLOCKS] <= 0.0)
+    int sane = 1;
+    for (int n = 0; n < CUDA_COUNTS; n++) /* they come from the submission's memory */
+        sane = sane && isfinite(counts[n]) && counts[n] >= 0.0;
+    if (!sane || counts[CUDA_IDEAL] > counts[CUDA_WAVES])
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "it overwrote the counts of its kernels");
+    else if (counts[CUDA_BLOCKS] <= 0.0)
         snprintf(run->end.sentence, sizeof run->end.sentence, "it launched no kernel");
     else if (counts[CUDA_READ] < read || counts[CUDA_WRITTEN] < written)
         snprintf(run->end.sentence, sizeof run->end.sentence,

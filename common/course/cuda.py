@@ -23,32 +23,35 @@ import simt_library
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FORBIDDEN = re.compile(r"__attribute(?:__)?$|__declspec$|_Pragma$|__pragma$|__asm$|_*simt|_*tsan"
-                       r"|submitted_variant$|flash_cuda_variant$", re.I)
+                       r"|submitted_variant$|flash_cuda_variant$"
+                       # these may hide where a comment begins
+                       r"|__has_include|\.?\d[\w.]*'", re.I)
 PRAGMA = re.compile(r"^[ \t]*(?:#|%:)\s*pragma\b(?!\s+unroll\b)[^\n]*", re.M)
+# a list of attributes with these names alone: what CUDA's words are made of
+HARMLESS = re.compile(r"__attribute(?:__)?\s*\(\(\s*(?:(?:always_inline|noinline|aligned\s*"
+                      r"(?:\((?:[\w\s:<>+*/-]|\([\w\s:<>+*/-]*\))*\))?)\s*(?:,\s*)*)*\)\)")
 NoModel = simt_library.Missing
 
 
 def refused(text):
-    plain = re.sub(r"\\[ \t\v\f\r]*\n", "", text)
-    plain = similarity.TOKEN.sub(
-        lambda found: found[0] if found.lastgroup or found[0][0] == "#" else " ", plain)
-    names = re.finditer(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|\[\s*\[|<:\s*<:|'
-                        r"##|%:%:", plain)
+    plain = similarity.without_comments(text)
+    names = re.finditer(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\.?\d[\w.]*\'?|'
+                        r"[A-Za-z_]\w*|\[\s*\[|<:\s*<:|##|%:%:", plain)
     found = next((name[0] for name in names if name[0][:2] in ("##", "%:", "<:") or
                   name[0][0] == "[" or FORBIDDEN.match(name[0])), "")
     pragma = PRAGMA.search(plain)
-    found = found or (pragma[0].strip() if pragma else "")
+    found = found or (pragma[0].strip() if pragma else "") or similarity.raw_string(plain)
     return found and (f"found '{found[:40]}', accepted is CUDA without attributes, pragmas (but "
-                      "#pragma unroll), ##, and assembly that is no PTX")
+                      "#pragma unroll), ##, raw strings, and assembly that is no PTX")
 
 
 def hidden_attribute(text):
     """In what the preprocessor and translate.py made of it: "" if there are those of CUDA alone."""
     text = text.replace('(auto... simt_x) __attribute__((no_sanitize("thread")))', "")
-    for found in re.finditer(r"\[\s*\[|__attribute(?:__)?\s*\(\(\s*([\w:]*)", text):
-        if found[1] not in ("always_inline", "noinline", "aligned"):
-            return f"found '{found[0]}' behind a macro, accepted is CUDA without attributes"
-    return ""
+    found = re.search(r"\[\s*\[|__attribute[^\n]{,60}", HARMLESS.sub(" ", text)) or \
+        PRAGMA.search(text)
+    return found and (f"found '{found[0].strip()}' behind a macro, accepted is CUDA without "
+                      "attributes and pragmas") or ""
 
 
 def put_tools(folder):

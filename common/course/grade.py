@@ -158,16 +158,19 @@ def plain_file(path, most):
 
 def compiled_text(folder, source):
     """(the submission's own text after the preprocessor, why it is refused)."""
-    text = "".join(similarity.own_text(path.read_text(errors="replace"))
-                   for path in sorted([*folder.glob("*.i"), *folder.parent.glob("*.ii")]))
+    path = pathlib.Path(source)
+    names = {file.name for file in path.iterdir()} if path.is_dir() else {path.name}
+    text = "".join(similarity.own_text(made.read_text(errors="replace"), names)
+                   for made in sorted([*folder.glob("*.i"), *folder.parent.glob("*.ii")]))
     if len(text) > similarity.MOST_TEXT:
         return "", (f"its text after the preprocessor has {len(text) >> 10} KiB, accepted are "
                     f"{similarity.MOST_TEXT >> 10}")
-    hidden = cuda.hidden_attribute(text) if pathlib.Path(source).suffix == ".cu" else ""
+    hidden = cuda.hidden_attribute(text) if path.suffix == ".cu" else ""
     if hidden:
         return "", hidden
     forged = next(filter(None, map(similarity.forged_origin, raw_texts(source))), "")
-    return text, f"found '{forged[:40]}', accepted is code without line directives" * bool(forged)
+    return text, (f"found '{forged[:40]}', accepted is code without line directives and raw "
+                  "strings") * bool(forged)
 
 
 def compile_one(name, build, folder, sandbox):
@@ -356,7 +359,7 @@ def measure(suite, libraries, rows, options):
     has_gpu = any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg")))
     for c, case in enumerate(suite.cases):
         for n in range(len(libraries) if case.of == "cublas" and not has_gpu else 0):
-            if rows[n, c]["message"].startswith("it returned"):  # its kernel had no place to run
+            if rows[n, c].get("code") == "returned_an_error":  # its kernel had no place to run
                 rows[n, c].update(status="skipped", message="it was not run: found no GPU here; "
                                   "counters.suite grades speed without")
         right = [n for n in range(len(libraries)) if rows[n, c]["status"] == "right"]
@@ -522,6 +525,9 @@ def grade(options):
     options.submissions = without_archive(options.submissions)
     for name in options.submissions:
         check_name(name)
+        if suite.contract == "flash_cuda" and pathlib.Path(name).suffix != ".cu":
+            raise UsageError(f"{printable(name)}: found no .cu file, accepted is one where the "
+                             "contract is flash_cuda, whose kernels are counted")
     if options.so_sandbox == "strict" and any(case.of == "cublas" for case in suite.cases):
         raise UsageError(f"{suite.path}: found of=cublas with --so-sandbox strict, accepted is "
                          "off, in a container: the sandbox has no GPU")

@@ -127,8 +127,11 @@ def grade_class(options):
     try:
         talk = lms.points_of(options.talk) if options.talk else None
     except (OSError, ValueError, csv.Error) as why:
-        raise grade.UsageError(f"--talk {options.talk}: found no points in it ({why}), accepted is "
-                               "a CSV file with a name and a number in each row") from None
+        raise grade.UsageError(f"--talk {options.talk}: found {why}, accepted is a CSV file with a "
+                               "name and a number in each row") from None
+    for name in lms.strangers(talk or {}, class_):
+        print(f"grade: note: --talk {options.talk}: {grade.printable(name)} is nobody here",
+              file=sys.stderr)
     one = pathlib.Path(students[0])
     mine = autograder.MINE + (".cu" if next(folder.glob("stub.cu"), None) else ".c")
     if len(students) == 1 and not (one / mine).exists() and next(one.glob(f"*/{mine}"), None):

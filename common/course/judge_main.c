@@ -320,8 +320,11 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu, ", run->ms,
             run->end.processor_ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
-    fprintf(to, ", \"cut\": %s, \"sectors\": %.4f, \"banks\": %.4f, ",
-            run->end.output_cut ? "true" : "false", run->sectors, run->banks);
+    fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
+    put_number(to, "sectors", run->sectors);
+    fprintf(to, ", ");
+    put_number(to, "banks", run->banks);
+    fprintf(to, ", ");
     put_errors(to, &j->cases[n], n, run, verdict);
     fprintf(to, ", ");
     put_text(to, "trace", run->trace);

@@ -11,7 +11,8 @@ Interface:
   ""), late: Canvas says so.
 - students(names, place): ([Student], names that are left out). Flat files are copied into place.
 - late_days(student, due): whole days, by its files' times; what Canvas says without `due`.
-- points_of(path): {name: points} of a teacher's CSV: a talk, answers in words.
+- points_of(path): {name: points} of a teacher's CSV: a talk, answers in words. strangers(points,
+  students): its names that are no student's.
 - files(results, students, title, due, talk): {file name: text}: points.csv for the teacher,
   canvas.csv and moodle.csv to import there, feedback/NAME.txt for each student.
 """
@@ -26,10 +27,11 @@ import typing
 
 import grade_formats
 
-FLAT = re.compile(r"(?P<name>(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+)_"
+FLAT = re.compile(r"(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+_"
                   r"(?P<file>mine|mine_twist)(?:-\d+)?(?P<end>\.cu?)$"
                   r"|(?P<name2>(?P<who2>.+)_(?P<number2>\d+)_assignsubmission_file)_"
                   r"(?P<file2>mine|mine_twist)(?P<end2>\.cu?)$")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)")
 FOLDER = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_file_?$")
 
 
@@ -50,14 +52,15 @@ def students(names, place):
             found[name] = Student(name, name, moodle["number"] if moodle else "",
                                   "moodle" if moodle else "")
         elif flat and path.is_file() and not path.is_symlink():
-            canvas = flat["name"] is not None
-            who = flat["name"] or flat["name2"]
+            canvas = flat["who"] is not None  # each file has a number behind the student's
+            who = f"{flat['who']}_{flat['number']}" if canvas else flat["name2"]
             folder = place / who
             folder.mkdir(exist_ok=True)
             shutil.copy2(path, folder / ((flat["file"] or flat["file2"]) +
                                          (flat["end"] or flat["end2"])))
             found[who] = Student(who, str(folder), flat["number"] or flat["number2"],
-                                 "canvas" if canvas else "moodle", bool(flat["late"]))
+                                 "canvas" if canvas else "moodle",
+                                 bool(flat["late"]) or who in found and found[who].late)
         else:
             left_out.append(name)
     return list(found.values()), left_out
@@ -76,10 +79,29 @@ def when(text):
 
 
 def points_of(path):
-    """ValueError, OSError: it has none."""
+    """ValueError, OSError: what it has instead. Its first row may be a header, without a digit."""
+    points = {}
     with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file) if len(row) > 1]
-    return {row[0]: float(row[1]) for row in rows if re.fullmatch(r"-?\d+(\.\d+)?", row[1].strip())}
+        rows = csv.reader(file)
+        for n, row in enumerate(rows):
+            value = row[1].strip() if row[1:] else ""
+            if not any(row) or n == 0 and row[1:] and not re.search(r"\d", value):
+                continue
+            if not NUMBER.fullmatch(value):
+                raise ValueError(f"'{value}' in line {rows.line_num}")
+            if row[0] in points:
+                raise ValueError(f"'{row[0]}' again in line {rows.line_num}")
+            points[row[0]] = float(value)
+    return points
+
+
+def names_of(student):
+    return student.name, pathlib.PurePath(student.name.rstrip("/")).name
+
+
+def strangers(points, class_):
+    known = {name for student in class_ for name in names_of(student)}
+    return [name for name in points if name not in known]
 
 
 def feedback(result):
@@ -107,7 +129,7 @@ def files(results, class_, title, due=None, talk=None):
     moodle = [["Identifier", "Full name", "Grade", "Feedback comments"]]
     texts = {}
     for student, result in zip(class_, results):
-        own = pathlib.PurePath(student.name.rstrip("/")).name
+        own = names_of(student)[1]
         extra = (talk or {}).get(student.name, (talk or {}).get(own))
         points, words = f"{result['score'] + (extra or 0):g}", feedback(result)
         whole.append([own, points, words, late_days(student, due), f"{result['score']:g}",

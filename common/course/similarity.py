@@ -26,7 +26,8 @@ Interface:
 - tokens(text), exact_tokens(text): with and without names made equal.
 - fingerprints(text) -> set; runs(words, length) -> set of tuples.
 - repository(root, suffixes) -> [(path, fingerprints)] of all solutions of the repository.
-- own_text(preprocessed): without what came from headers that are not the submission's.
+- own_text(preprocessed, names): without what came from headers that have none of these names.
+- without_comments(text): its lines joined. raw_string(text): the first start of one in such a text.
 - forged_origin(text): the directive by which it could say that its lines came from elsewhere.
 - fields(submissions, root, handout) -> {name: {"repository": {"share", "file"},
   "class": {"share", "with"}} or a sentence, why there is none}; submissions: {name: its texts};
@@ -38,6 +39,7 @@ import contextlib
 import itertools
 import json
 import pathlib
+import posixpath
 import re
 import subprocess
 import sys
@@ -54,11 +56,13 @@ typedef union unsigned void volatile while __global__ __device__ __shared__""".s
 # what may lack its end ends with the line or the text: a search that fails would begin again at the
 # next sign
 TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*
-    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)[^\n]*
+    |\#[ ]*(?:include|define|undef|if|el|endif|pragma)
+        (?:"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|(?!/[/*])[^\n"'])*
     |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)
     |(?P<sign>->|\+\+|--|<<=|>>=|<<|>>|[-+*/%&|^<>=!]=|&&|\|\||\S)""", re.S | re.X)
+FOREIGN = re.compile(r"/|<|\.\./include\d")  # a file from there has a name of its own
 SOURCES = (".c", ".h", ".cu", ".cuh")
 SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "common/attention/[bfw]*/**/*", "06_ring_burst/**/*",
              "docs/learn/solutions/*", "tests/course/solutions/*", "tests/course/submissions/*")
@@ -125,7 +129,7 @@ def compiled(path, root):
     with contextlib.suppress(OSError):
         run = subprocess.run(["cc", "-E", *folders, path.name], cwd=path.parent, check=False,
                              capture_output=True, text=True, errors="replace")
-        return fingerprints(own_text(run.stdout))
+        return fingerprints(own_text(run.stdout, {path.name}))
     return set()
 
 
@@ -139,26 +143,38 @@ def repository(root, suffixes=SOURCES):
             for prints in (fingerprints(read(path)), compiled(path, root))]
 
 
-def own_text(preprocessed):
-    """The lines of a preprocessed text that came from the submission's own files, which have no
-    folder in their name."""
+def own_text(preprocessed, names):
+    """The lines of a preprocessed text that came from the submission's own files, which it may
+    include by any path."""
     kept, own = [], True
     for line in preprocessed.split("\n"):
         marker = re.match(r'# \d+ "([^"]*)"', line)
         if marker:
-            own = "/" not in marker[1] and not marker[1].startswith("<")
+            own = marker[1].rpartition("/")[2] in names or \
+                not FOREIGN.match(posixpath.normpath(marker[1]))
         elif own:
             kept.append(line)
     return "\n".join(kept)
 
 
+def without_comments(text):
+    text = re.sub(r"\\[ \t\v\f\r]*\n", "", text)
+    return TOKEN.sub(lambda found: found[0] if found.lastgroup or found[0][0] == "#" else " ", text)
+
+
+def raw_string(plain):
+    """A raw string may hold /*, by which the code behind it would be read as a comment."""
+    found = re.finditer(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\b(?:u8|[uUL])?R"', plain)
+    return next((start[0] for start in found if start[0][-2:] == 'R"' and start[0][0] not in "\"'"),
+                "")
+
+
 def forged_origin(text):
-    """The directive (#line, # 12 "name") by which a text could name another origin; "" if none."""
-    plain = re.sub(r"\\[ \t\v\f\r]*\n", "", text)
-    plain = TOKEN.sub(lambda found: found[0] if found.lastgroup or found[0][0] == "#" else " ",
-                      plain)
+    """The directive (#line, # 12 "name") by which a text could name another origin, or what could
+    hide it; "" if none."""
+    plain = without_comments(text)
     found = re.search(r"^[ \t\v\f]*(?:#|%:)\s*(?:line\b|\d)[^\n]*", plain, re.M)
-    return found[0].strip() if found else ""
+    return found[0].strip() if found else raw_string(plain)
 
 
 def share(own, others):

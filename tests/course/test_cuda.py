@@ -8,6 +8,7 @@ The kernels are the solution with edits. Without --gpu they are .cu files that t
 for common/simt and runs in its sandbox. With --gpu nvcc compiles them for the GPU of this machine,
 and bench.cu measures: less than a minute.
 """
+import ctypes
 import json
 import os
 import pathlib
@@ -48,17 +49,25 @@ def written(folder, name, text, gpu):
     return path.with_suffix(".so") if gpu else path
 
 
+def sandbox_here(build):
+    """off where this machine has none, which the judge is not asked: one that it broke is strict,
+    and the tests fail."""
+    landlock = ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1)  # its version
+    seccomp = "#define HAVE_SECCOMP 1" in (build / "common/attn_config.h").read_text() and \
+        "\nSeccomp:" in pathlib.Path("/proc/self/status").read_text()
+    return "strict" if landlock >= 1 and seccomp else "off"
+
+
 def grade(build, suite, files, *words):
-    """Of a suite of the assignment, or of one that this test writes; without a sandbox where there
-    is none."""
-    for sandbox in ("strict", "off"):
-        run = subprocess.run([sys.executable, str(ROOT / "common/course/grade.py"),
-                              str(PLACE / suite), *map(str, files), "--build", str(build),
-                              "--format", "json", *map(str, words), "--so-sandbox", sandbox],
-                             capture_output=True, text=True, check=False)
-        if run.returncode == 0:
-            break
-    return run.returncode, [json.loads(line) for line in run.stdout.split("\n")[:-1]], run.stderr
+    """Of a suite of the assignment, or of one that this test writes."""
+    sandbox = "off" if "--peer" in words else sandbox_here(build)
+    run = subprocess.run([sys.executable, str(ROOT / "common/course/grade.py"),
+                          str(PLACE / suite), *map(str, files), "--build", str(build),
+                          "--format", "json", *map(str, words), "--so-sandbox", sandbox],
+                         capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in run.stdout.split("\n")[:-1]]
+    assert {row["sandbox"] for row in rows} <= {sandbox}, rows
+    return run.returncode, rows, run.stderr
 
 
 def measure(tap, build, folder, files):

@@ -1017,6 +1017,13 @@ def check_peer(tap, build, sandbox, folder):
         test = json.loads(out)["tests"][0] if out else {}
         tap.ok(status == 3 and test.get("status") == "skipped" and "no GPU" in test["message"],
                "of=cublas: without a GPU nothing is wrong that was not run", err + out)
+        (place / "short.c").write_text(HEAD + SIGNATURE + "{ errno = ENOMEM; return 1; }\n",
+                                       encoding="utf-8")
+        status, out, err = grade(build, "off", suite, library(place / "short.c"), "--so-sandbox",
+                                 "off", "--format", "json")
+        test = json.loads(out)["tests"][0] if out else {}
+        tap.ok(status == 0 and test.get("status") == "memory",
+               "of=cublas: without a GPU a lack of memory stays one", err + out)
     files = []
     for name in ("fast", "some", "lies", "slow"):
         files.append(place / f"{name}.so")

@@ -15,8 +15,9 @@ import grade
 import lms
 from tap import Tap
 
-FILES = ["doejane_4711_99_mine.c", "doejane_4711_99_mine_twist-2.c", "roe_LATE_4712_100_mine-1.c",
-         "\u738b\u82b3_78_assignsubmission_file_mine.cu", "x_1_2_answers.pdf", "mine.c"]
+FILES = ["doejane_4711_99_mine.c", "doejane_LATE_4711_101_mine_twist-2.c",
+         "roe_LATE_4712_100_mine-1.c", "\u738b\u82b3_78_assignsubmission_file_mine.cu",
+         "x_1_2_answers.pdf", "mine.c"]
 FOLDERS = ["Li Na_77_assignsubmission_file_", "-rf", "\u7c73"]
 
 
@@ -38,8 +39,7 @@ def main():
         (place / "made").mkdir()
         class_, left = lms.students([*FILES, *FOLDERS], place / "made")
         tap.ok([(s.name, s.number, s.system, s.late) for s in class_] == [
-            ("doejane_4711_99", "4711", "canvas", False), ("roe_LATE_4712_100", "4712", "canvas",
-                                                           True),
+            ("doejane_4711", "4711", "canvas", True), ("roe_4712", "4712", "canvas", True),
             ("\u738b\u82b3_78_assignsubmission_file", "78", "moodle", False),
             (FOLDERS[0], "77", "moodle", False), ("-rf", "", "", False),
             ("\u7c73", "", "", False)], "students by the names of files and folders", str(class_))
@@ -48,8 +48,26 @@ def main():
                 pathlib.Path(class_[0].folder).iterdir()} ==
                {"mine.c": FILES[0], "mine_twist.c": FILES[1]} and
                pathlib.Path(class_[2].folder, "mine.cu").is_file(), "files become mine.c again")
-        (place / "talk.csv").write_text("name,points\ndoejane_4711_99,25\n-rf,1.5\n",
+        (place / "talk.csv").write_text("name,points\ndoejane_4711,25\n-rf,+1.5\n\nbob,.5\n",
                                         encoding="utf-8")
+        points = lms.points_of(place / "talk.csv")
+        tap.ok(points == {"doejane_4711": 25, "-rf": 1.5, "bob": 0.5}, "points of a talk",
+               str(points))
+        tap.ok(lms.strangers(points, class_) == ["bob"], "and a name that no student has")
+        for line, said in (('eve,"12,5"', "'12,5' in line 2"), ("eve", "'' in line 2"),
+                           ("eve,nan", "'nan' in line 2"), ("ann,2", "'ann' again in line 2")):
+            (place / "odd.csv").write_text(f"ann,1\n{line}\n", encoding="utf-8")
+            try:
+                found = str(lms.points_of(place / "odd.csv"))
+            except ValueError as why:
+                found = str(why)
+            tap.ok(found == said, f"a row of a talk is refused: {line}", found)
+        (place / "odd.csv").write_text('eve,"12,5"\n', encoding="utf-8")
+        try:
+            found = str(lms.points_of(place / "odd.csv"))
+        except ValueError as why:
+            found = str(why)
+        tap.ok(found == "'12,5' in line 1", "a first row with a digit is no header", found)
         results = [{"submission": s.name, "score": 10.0 + n, "max_score": 50, "sandbox": "strict",
                     "compiler": "", "tests": [{
                         "name": "a case", "status": "wrong", "message": "=O is wrong",

@@ -35,7 +35,7 @@ MISBEHAVIOURS = [
     ("write to an input", 5, [], 1, r"crashed with SIGSEGV .*wrote to its input K"),
     ("read past K", 6, [], 1, r"crashed with SIGSEGV .*behind the end of K"),
     ("huge malloc", 7, ["--so-memory", "256"], 1,
-     r"used more than 256 MiB \(--so-memory\)"),
+     r"allocation that more than 256 MiB would need \(--so-memory\)"),
     ("exit(0) early", 8, [], 1, r"exit\(0\) instead of returning"),
     ("abort", 9, [], 1, r"crashed with SIGABRT"),
     ("wrong ABI version", 10, [], 1, r"_abi_version is 999, accepted is [23]"),

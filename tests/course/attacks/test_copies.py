@@ -36,6 +36,8 @@ COPIES = [
     ("#if 0 and #endif before it", f"#if 0\n{DEAD}#endif\n{COPY}"),
     ("270,000 semicolons before it", ";" * 270000 + "\n" + COPY),
     ("macros for keywords", KEYWORDS + DISGUISED),
+    ("macros for keywords, in a file that includes itself", '#ifndef ONCE\n#define ONCE\n'
+     f'#include "./mine.c"\n#else\n{KEYWORDS}{DISGUISED}\n#endif\n'),
     ("dead code in front", DEAD + COPY),
     ("dead code behind", COPY + DEAD),
 ]
@@ -52,6 +54,9 @@ REFUSED = [
      "line directives"),
     ("the same, in disguise", f'%:/**/\\\nline 1 "/usr/include/stdio.h"\n{COPY}',
      "line directives"),
+    ("the same behind a raw string",
+     f'const char *a = R"(\n/*\n)";\n#line 1 "/usr/a.h"\n// */\n{COPY}',
+     "raw strings"),
 ]
 HONEST = 0.4
 

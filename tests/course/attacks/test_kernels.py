@@ -8,6 +8,7 @@ Each is a right result by the wrong way. What is refused for its text is not com
 checked by cuda.refused alone; one of them is graded, too.
 """
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -16,9 +17,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(ROOT / "tests"), str(ROOT / "common" / "course")]
 import cuda
+import grade as grade_tool
+import similarity
 import simt_library
+import suite as suites
 from tap import Tap
-from test_cuda import SOLUTION, grade, written
+from test_cuda import SOLUTION, grade, sandbox_here, written
 
 ON_CPU = """#include <math.h>
 static void on_cpu(const float *Q, const float *K, const float *V, float *O, float *lse, int N,
@@ -72,17 +76,74 @@ REFUSED = [
     ("the model's counters", "long simt_count(const char *);", "simt_count"),
     ("the model's hooks", "void __tsan_read4(void *p) { }", "__tsan_read4"),
     ("code in assembly, by another word", '__asm("nop");', "__asm"),
+    ("a raw string that opens a comment",
+     'const char *a = R"(\n/*\n)"; SIMT_QUIET void f(); // */', 'R"'),
+    ("a comment that a directive opens", "#define A /*\n' */ SIMT_QUIET void f(); // '",
+     "SIMT_QUIET"),
+    ("a number with a quote", "int a = 1'0; char c = '/*'; SIMT_QUIET void f(); // */", "1'"),
+    ("a header's name with a comment's start",
+     "#if __has_include(</*>)\n#endif\nSIMT_QUIET void f(); // */", "__has_include"),
+    ("a raw string of another kind", 'const char8_t *a = u8R"(/*)";', 'u8R"'),
 ]
-ACCEPTED = ['#pragma unroll\nfor (int __attributes = 0; a[b[1]];) // __attribute__ [[ ##\n',
+# after the preprocessor and translate.py
+QUIET = 'no_sanitize("thread")'
+HIDDEN = [
+    ("a second name in a list", f"struct __attribute__((aligned(16), {QUIET})) A {{}};"),
+    ("a second list", f"__attribute__((noinline)) __attribute__((aligned(8) , {QUIET})) void f();"),
+    ("an attribute in an argument",
+     f"struct __attribute__((aligned(sizeof([] __attribute__(({QUIET})) {{ }})))) A {{}};"),
+    ("a pragma of a macro", "int a;\n#pragma clang optimize off\nint b;"),
+]
+SHOWN = ("inline __attribute__((always_inline)) void f(struct __attribute__((aligned(sizeof(int) "
+         "* 4), noinline)) A a);\n#pragma unroll\n__attribute__((aligned(16))) float a[4];\n")
+ACCEPTED = ['printf("R\\""); float R = 1.0f; // R"(',
+            "#define N 64 // the 1'st, don't\n#define S \"/*\"\nwchar_t c = L'1', d = u8'2';",
+            '#pragma unroll\nfor (int __attributes = 0; a[b[1]];) // __attribute__ [[ ##\n',
             'printf("[[ %d ## __attribute__");', "x[i] [j] = y;", SOLUTION]
+
+
+def check_counts(tap, build):
+    """The counts come from the submission's memory: library code can write any there."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = pathlib.Path(place)
+        path = folder / "one.suite"
+        path.write_text("contract=flash_cuda\n : -N 3 -d 64\n", encoding="utf-8")
+        for name in ("mine.c", "mine.so", "folder"):
+            (folder / name).mkdir() if name == "folder" else (folder / name).write_text("")
+            status, rows, err = grade(build, path, [folder / name])
+            tap.ok(status == 2 and not rows and "found no .cu file" in err,
+                   f"flash_cuda: {name} is refused", err)
+        odd = [*((n, "NAN") for n in range(6)), (3, "INFINITY"), (0, "-1"), (4, "9e9")]
+        for at, value in odd:
+            (folder / "counts.c").write_text(
+                "#include <math.h>\nint flash_cuda_variant(const float *Q, const float *K, const "
+                "float *V, float *O, float *lse, int N, int d, int causal, double *counts)\n{\n"
+                "    for (int n = 0; n < 6; n++)\n        counts[n] = 1e9;\n"
+                f"    counts[{at}] = {value};\n    return 0;\n}}\n", encoding="utf-8")
+            subprocess.run(["cc", "-shared", "-fPIC", "counts.c", "-o", "counts.so"], cwd=folder,
+                           check=True)
+            options = grade_tool.parse([str(path), "counts.so", "--build", str(build),
+                                        "--so-sandbox", sandbox_here(build)])
+            rows, why = grade_tool.ask_judge(suites.read(str(path)), [folder / "counts.so"], [0],
+                                             options)
+            tap.ok(rows.get((0, 0), {}).get("status") == "refused" and
+                   "overwrote the counts" in rows[0, 0]["message"],
+                   f"counts that no kernel has: {at} is {value}", f"{rows} {why}")
 
 
 def main():
     tap, build = Tap(), pathlib.Path(sys.argv[1]).resolve()
     for name, text, said in REFUSED:
         tap.ok(said in cuda.refused(text), f"refused: {name}", cuda.refused(text))
+    for name, text in HIDDEN:
+        tap.ok("behind a macro" in cuda.hidden_attribute(text), f"found: {name}")
+    tap.ok(not cuda.hidden_attribute(SHOWN), "CUDA's own attributes", cuda.hidden_attribute(SHOWN))
+    for path in ("./mine.cu", "../source/mine.cu", "/proc/self/cwd/mine.cu", "part.h"):
+        tap.ok(similarity.own_text(f'# 1 "../include0/a.h"\nint no;\n# 1 "{path}"\nint a;',
+                                   {"mine.cu"}) == "int a;", f"own by the path {path}")
     for text in ACCEPTED:
         tap.ok(not cuda.refused(text), f"accepted: {text[:30]!r}", cuda.refused(text))
+    check_counts(tap, build)
     if simt_library.missing():
         tap.skip("kernels that compute elsewhere", simt_library.missing())
         return tap.done()
@@ -92,8 +153,14 @@ def main():
         suite.write_text("contract=flash_cuda time=60 memory=2048\n : -N 33 -d 64\n",
                          encoding="utf-8")
         hides = "#define OPEN [\nOPEN [clang::no_sanitize(\"thread\")]] __global__"
-        deeds = [*DEEDS, ("an attribute behind a macro", SOLUTION.replace("__global__", hides, 1),
-                          "behind a macro"), ("assembly that is no PTX", SOLUTION.replace(
+        behind = SOLUTION.replace("__global__", hides, 1)
+        quiet = f"#define Q16 16), {QUIET[:-1]}\n__align__(Q16) __global__"
+        deeds = [*DEEDS, ("an attribute behind a macro", behind, "behind a macro"),
+                 ("the same in a file that includes itself", '#ifndef ONCE\n#define ONCE\n'
+                  f'#include "./mine.cu"\n#else\n{behind}#endif\n', "behind a macro"),
+                 ("a macro that adds to a list of attributes",
+                  SOLUTION.replace("__global__", quiet, 1), "behind a macro"),
+                 ("assembly that is no PTX", SOLUTION.replace(
             "    if (failed)\n", '    asm("cpuid");\n    if (failed)\n', 1), "'cpuid'")]
         files = [written(folder, f"deed{number}", text, False)
                  for number, (_, text, _) in enumerate(deeds)]
