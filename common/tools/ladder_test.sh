@@ -198,7 +198,7 @@ test_simt() {
 simt_targets() {
     printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03 simt_04 simt_05 \
         simt_own.p/rows_attention.cu.o
-    printf "tests/simt/simt_faults tests/simt/simt_words"
+    printf "tests/simt/%s " simt_faults simt_words simt_patterns
 }
 
 ladder_test() {

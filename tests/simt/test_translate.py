@@ -6,9 +6,11 @@ modelled is an error with its line, never a guess.
 usage: test_translate.py
 """
 import pathlib
+import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "common/simt")]
 import translate  # noqa: E402
 from tap import Tap  # noqa: E402
@@ -69,6 +71,9 @@ def main():
     tap.ok("float *const s = (float *)simt::dynamic_smem();" in said, "dynamic shared memory", said)
     system = f'# 1 "/usr/include/x.h" 1 3\nasm("nop");\n{HEAD}int y;\n'
     tap.ok('asm("nop")' in translate.translate(system, "/none"), "a system header stays", "")
+    made = re.findall(r"= executable\('(\w+)'", (HERE / "meson.build").read_text(encoding="utf-8"))
+    built = (ROOT / "common/tools/ladder_test.sh").read_text(encoding="utf-8").split()
+    tap.ok(made and set(made) <= set(built), "./ladder test builds what tests of simt run", str(made))
     sys.exit(tap.done())
 
 
