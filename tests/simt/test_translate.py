@@ -73,7 +73,7 @@ def main():
     tap.ok('asm("nop")' in translate.translate(system, "/none"), "a system header stays", "")
     made = re.findall(r"= executable\('(\w+)'", (HERE / "meson.build").read_text(encoding="utf-8"))
     built = (ROOT / "common/tools/ladder_test.sh").read_text(encoding="utf-8").split()
-    tap.ok(made and set(made) <= set(built), "./ladder test builds what tests of simt run", str(made))
+    tap.ok(made and set(made) <= set(built), "./ladder test builds what these tests run", str(made))
     sys.exit(tap.done())
 
 
