@@ -557,7 +557,8 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
         r->yc[x] /= r->l;
     }
     oracle_row_errors(p, r->A, r->n, state);
-    /* e4m3: byte_error of oracle_core.c; yf is eta sum |V|, and eta is 2^-126 */
+    /* e4m3: lost P by oracle_byte_error; yf is eta sum |V|, and eta is 2^-126. The expected squares
+     * need all P of a row at once, so a head in tiles has none: no root mean square is asked. */
     state->score = p->bytes ? oracle_score_sum(p, r->A) : 0;
     const double of_P = p->bytes ? oracle_byte_error(state, 1, 0) : 0;
     for (int64_t x = 0; x < d; x++) {
