@@ -14,8 +14,8 @@
  *     messages      ----------  --    ----
  *     hidden        xxxxxx      xx                       8 of 16: a half
  *
- * Interface: ring_predict, ring_prediction_free, ring_alone_ms, ring_hidden_share,
- * ring_hidden_mean, ring_bytes_text (cost.h).
+ * Interface: ring_predict, ring_prediction_free, ring_hidden_share, ring_hidden_mean,
+ * ring_bytes_text (cost.h).
  */
 #include "attn_pairs.h"
 #include "planner/schedule.h"
@@ -208,37 +208,4 @@ const char *ring_bytes_text(char text[32], int64_t bytes)
     }
     snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
     return text;
-}
-
-/* One call: no timetable, no state, no sums of others. */
-double ring_alone_ms(const AttnShape *n, AttnDtype dtype, const RingRates *rates, RingPass pass)
-{
-    const int backward = pass == RING_BACKWARD;
-    const double b = (double)dtype_size(dtype), N = (double)n->Nq;
-    const double q = N * (double)(n->H * n->d), kv = 2 * N * (double)(n->Hkv * n->d);
-    const AttnSegment tokens = {0, n->Nq, 0, 0, 1};
-    const AttnArgs args = {.shape = *n,
-                           .rule = {-1, -1},
-                           .Q = {.dtype = dtype},
-                           .dO = {.data = (void *)&tokens}, /* a backward pass may be asked for */
-                           .positions_q = attn_positions(&tokens, 1),
-                           .positions_k = attn_positions(&tokens, 1)};
-    const RingSetup setup = {
-        .method = RING_METHOD_RING, .layout = RING_CONTIGUOUS, .ranks = 1, .nodes = 1};
-    const RingSpan all = {0, 0, n->Nq};
-    const RingCall call = {.pass = pass,
-                           .q = all,
-                           .k = all,
-                           .heads = backward ? n->Hkv : n->H,
-                           .pairs = N * N,
-                           .seconds = (backward ? 10 : 4) * q * N / rates->flops[backward]};
-    RingPlan plan;
-    char why[256];
-    if (ring_plan_make(&plan, &args, &setup, why) != 0)
-        return -1;
-    const double seconds = call.seconds * ring_rounds(&plan, &call, rates) + rates->pass_s +
-                           rates->call_s +
-                           (backward ? (3 * b + 8) * q + b * kv : b * q) / rates->memory;
-    ring_plan_free(&plan);
-    return 1e3 * seconds;
 }

@@ -8,33 +8,22 @@
  * ranks do the same at every step. Here the same rule is applied to every rank and every message:
  * the schedule of a method (schedule.h) is played through with these costs,
  *
- *     a call of a block kernel   call_s + bytes beside the products / memory + rounds *
+ *     a call of a block kernel   call_s + bytes beside the products / memory +
  *                                (pairs + masked_keys * rows seen in part) 4 B H d / flops
- *                                (backward: 2.5 x pairs; rounds: how well its blocks fill the GPU;
- *                                scattered times as long where Hopper's kernels do not run)
+ *                                (backward: 2.5 x pairs; scattered times as long where Hopper's
+ *                                kernels do not run)
  *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
  *                                after both ends are ready and the link is free
- *     the host                   post_s for each end of a message, after it has asked for the next
- *                                kernel; no kernel begins before it has been asked for
- *     a pass                     pass_s, from the barrier to the first kernel and from the last on
- *
- * Where the halves of a remote block's gradients go into two queues of a GPU, each waits only for
- * its own sums, and its blocks take the places that the other's leave idle: places are a GPU's, not
- * a call's (rounds.c). Attention is two calls likewise, half of the heads in each queue: a half
- * waits for the same half of the step before, and for the step's keys.
  *
  * and every rank goes on when what it waits for is there. It gives times, and events like those of
  * a measured run, so that both can be drawn side by side.
  *
  * Interface:
- * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
+ * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read.
  * - RingWork, ring_block_work, ring_all_pairs, ring_plan_efficiency: visible pairs of blocks, and
  *   balance. ring_queries_travel: or keys. ring_hopper_takes: is a call one for Hopper?
- * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
- *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case: a plan as the formulas of models/ want it.
  * - RingPrediction, ring_predict: a run of a plan.
- * - ring_alone_ms: the kernel that results.c measures.
  * - ring_choose, RING_WHY: --method auto.
  * - ring_bytes_agree, ring_memory_agrees: what ranks tell against the formulas.
  * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
@@ -52,12 +41,8 @@ extern "C" {
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
     double scattered;    /* times as long where Hopper's kernel does not run; up to 1: no longer */
-    double places[2];    /* blocks of threads that run at a time: forward, backward; 1: a core */
-    double block_s;      /* of each of them, beside its products: its start and its end */
     double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
     double call_s;       /* of each call of a kernel */
-    double pass_s;       /* of each pass: from the barrier to the first kernel, from the last on */
-    double post_s;       /* of the host, for each end of a message that it hands over */
     double memory;       /* bytes/s of states, sums and copies */
     double latency[2];   /* seconds of an empty message: inside a node, between nodes */
     double bandwidth[2]; /* bytes/s of a rank in one direction */
@@ -66,11 +51,9 @@ typedef struct RingRates {
 /* Recorded rates: transport "nccl" or "copy" (Hopper GPUs of one host; NIC of 50 GB/s between
  * nodes), or one core each of a CPU ("sim", "mpi"). */
 RingRates ring_rates_default(const char *transport, AttnDtype dtype);
-/* A text file of lines "name value" (what common/tools/fit_ring.py writes); rates that it does not
- * name keep their value. 0, or -1 with one sentence in why. */
+/* A text file of lines "name value"; rates that it does not name keep their value. 0, or -1 with
+ * one sentence in why. */
 int ring_rates_read(RingRates *rates, const char *path, char why[256]);
-/* One rate by its name; -1: there is none of this name, or not with this value. */
-int ring_rates_set(RingRates *rates, const char *name, double value);
 
 /* --- work --------------------------------------------------------------------------------------*/
 
@@ -99,37 +82,6 @@ typedef struct RingSpan {
 /* Does Hopper's kernel take this call in 16 bits? It wants positions that grow with the index
  * (stage 03's key_rule.h, which the kernel itself asks), no mask array, no cap, d <= 256. */
 int ring_hopper_takes(const RingPlan *plan, RingSpan q, RingSpan k);
-
-/* A call of a block kernel. heads: query heads and batches forward, kv heads and batches backward;
- * pairs: of one head, with the masked ones; seconds: of its operations at the rate of a GPU that
- * has work for all its places. */
-typedef struct RingCall {
-    RingPass pass;
-    RingSpan q, k;
-    int64_t heads;
-    double pairs, seconds;
-} RingCall;
-
-enum { RING_MOST_PLACES = 1024 };
-/* Blocks of threads that run at a time: 1 .. RING_MOST_PLACES. */
-int ring_places(const RingRates *rates, RingPass pass);
-/* Blocks of a call start in the kernel's order, at `start` or later, each at the place that is free
- * first; of those that are idle at `start`, first at those that have been for the shortest time.
- * load: when each place is free, before and after; load[0] is the first of them. Returns when the
- * last block is done. */
-double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
-                 double *load);
-/* How many times longer than its seconds a call takes that has the GPU to itself, since its blocks
- * cost something by themselves, and places have nothing to do at the end: 1 or more. */
-double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *rates);
-/* Do the halves of a remote block's gradients go into two queues of a GPU? Those of keys, in 16
- * bits: burst's halves of queries add to one dK and dV, and the kernel of float32 to dQ, without
- * atomics. */
-int ring_two_streams(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates);
-/* Is attention to some keys two calls, each with half of the heads (and batches), in two queues of
- * a GPU? In 16 bits, from a state: one rank, and Ulysses, meet all keys in one call. */
-int ring_head_streams(RingMethod method, int ranks, RingPass pass, AttnDtype dtype,
-                      const RingRates *rates);
 
 /* The plan for the formulas of common/model_ring, while it lives. */
 RingModelCase ring_model_case(const RingPlan *plan);
@@ -169,10 +121,6 @@ enum { RING_WHY = 1200 };
  * memory is short. */
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);
-
-/* The kernel alone, what results.c measures: n->Nq own queries and keys, no mask, no state.
- * Negative: no memory. */
-double ring_alone_ms(const AttnShape *n, AttnDtype dtype, const RingRates *rates, RingPass pass);
 
 #ifdef __cplusplus
 }

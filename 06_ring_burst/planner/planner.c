@@ -167,7 +167,6 @@ static int choose_layout(RingSetup *setup, int free_layout, const AttnArgs *args
     RingRates even = *rates;
     int status;
     even.call_s = even.latency[RING_INNER] = even.latency[RING_OUTER] = 0;
-    even.places[0] = even.places[1] = 1;
     even.bandwidth[RING_OUTER] = even.bandwidth[RING_INNER]; /* what a method makes of it: later */
     *count = 0;
     for (int l = 0; l < RING_LAYOUTS; l++) {

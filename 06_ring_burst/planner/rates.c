@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * rates.c: the speeds that predictions start from, until runs of the machine at hand have been
- * fitted (common/tools/fit_ring.py writes a file that ring_rates_read takes).
+ * rates.c: the speeds that predictions start from, where ATTN_RING_RATES names no file with those
+ * of the machine at hand.
  *
  * Kernels: the block kernels of stages 03 and 04 for Hopper, d = 128, bf16, as an H100 with 32768
  * tokens had them without mask and messages on 2026-11-25. Where positions do not grow with the
@@ -15,7 +15,7 @@
  * a run: bytes per second, operations per second, and what a call or a message costs before its
  * first byte.
  *
- * Interface: ring_rates_default, ring_rates_read, ring_rates_set (cost.h).
+ * Interface: ring_rates_default, ring_rates_read (cost.h).
  */
 #include "planner/cost.h"
 
@@ -23,11 +23,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Rates of whole kernels, so nothing is said of their blocks (places = 1), of the host, and of a
- * pass: a fit tells these apart. */
+/* Rates of whole kernels: what blocks, the host and a pass cost beside is in them. */
 static const RingRates gpu = {.flops = {785e12, 634e12},
                               .scattered = 2.2,
-                              .places = {1, 1},
                               .masked_keys = 64,
                               .call_s = 8e-6,
                               .memory = 4.2e12,
@@ -35,7 +33,6 @@ static const RingRates gpu = {.flops = {785e12, 634e12},
                               .bandwidth = {255e9, 50e9}};
 static const RingRates cpu = {.flops = {60e9, 50e9},
                               .scattered = 1,
-                              .places = {1, 1},
                               .masked_keys = 16,
                               .call_s = 5e-6,
                               .memory = 8e9,
@@ -72,12 +69,7 @@ static const RateName names[] = {
     RATE("flops_backward", flops[1]),
     RATE("scattered", scattered),
     RATE("masked_keys", masked_keys),
-    RATE("places_forward", places[0]),
-    RATE("places_backward", places[1]),
-    RATE("block_s", block_s),
     RATE("call_s", call_s),
-    RATE("pass_s", pass_s),
-    RATE("post_s", post_s),
     RATE("memory", memory),
     RATE("latency_inner", latency[RING_INNER]),
     RATE("latency_outer", latency[RING_OUTER]),
@@ -98,7 +90,8 @@ static int acceptable(const char *name, double value)
     return (1e-30 <= value && value <= 1e30) || (may_be_zero && value == 0);
 }
 
-int ring_rates_set(RingRates *rates, const char *name, double value)
+/* -1: there is no rate of this name, or not with this value. */
+static int set_rate(RingRates *rates, const char *name, double value)
 {
     for (int n = 0; n < RATE_COUNT; n++)
         if (strcmp(name, names[n].name) == 0 && acceptable(name, value)) {
@@ -128,7 +121,7 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
             (line[strspn(line, " \t\r\n")] == '\0' && (strchr(line, '\n') || feof(f))))
             continue;
         if (sscanf(line, "%63s %lf %c", name, &value, &rest) != 2 ||
-            ring_rates_set(&read, name, value) != 0) {
+            set_rate(&read, name, value) != 0) {
             snprintf(why, 256, "'%.100s', line %d: accepted is the name of a rate and its value",
                      path, number);
             fclose(f);

@@ -13,19 +13,9 @@
  *     K 0 -> 1        |---- latency ----|---- bytes / bandwidth ----|
  *                     both ends have started
  *
- * Halves of a block's gradients may have a clock each, a stream: then a half waits for its own sums
- * and for what was computed for the same half, and its blocks of threads take the places that those
- * of the other leave idle (rounds.c):
- *
- *     stream 0   half 0 =======     half 0 of the next block =======
- *     stream 1          ...half 1 =======                       ...half 1 =====
- *
- * Attention in 16 bits is two calls, half of the heads in each stream. Both wait for the same keys,
- * and messages and whatever else comes after them wait for both.
- *
- * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
- * it. What the model misses, the fit of the rates has to absorb (common/tools/fit_ring.py). Where
- * the fit cannot, the prediction is off, and the pages show by how much.
+ * That is all of the model: no protocol, no switch, no blocks of threads that leave multiprocessors
+ * idle, no two streams that share a GPU, no kernel that is slowed down by a copy beside it. It says
+ * which method is faster, not how fast it is: the lab shows by how much it is off.
  *
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */
@@ -92,65 +82,27 @@ void ring_schedule_free(RingSchedule *s)
 /* --- playing -----------------------------------------------------------------------------------*/
 
 /* 10 d operations for a pair backward and 4 d forward: five products of a tile instead of two. */
-static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
+static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
 {
     const AttnShape *n = &s->plan->shape;
     const int backward = s->pass == RING_BACKWARD;
     const double pairs = (double)a->work.pairs + rates->masked_keys * (double)a->work.partial_rows;
     const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
-    const double share = (double)(backward ? n->Hkv : n->H) * a->heads;
-    const int64_t heads = n->B * (share > 1 ? (int64_t)share : 1);
     const double slow = ring_hopper_takes(s->plan, a->q, a->k) ? 1 : fmax(1, rates->scattered);
-    return (RingCall){.pass = s->pass,
-                      .q = a->q,
-                      .k = a->k,
-                      .heads = heads,
-                      .pairs = pairs,
-                      .seconds = slow * flops / rates->flops[backward]};
+    return slow * flops / rates->flops[backward];
 }
 
 typedef struct Player {
     RingSchedule *s;
     const RingRates *rates;
-    double clock[RING_MAX_RANKS][RING_STREAMS];
-    double host[RING_MAX_RANKS];    /* what it has asked for, up to when; it is never behind */
-    double put_off[RING_MAX_RANKS]; /* messages that are handed over after the next kernel */
-    double queue[RING_MAX_RANKS];   /* of messages: none leaves before the one before it can */
+    double clock[RING_MAX_RANKS]; /* when that is done which a rank's next action comes after */
+    double queue[RING_MAX_RANKS]; /* of messages: none leaves before the one before it can */
     int64_t at[RING_MAX_RANKS];
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
     int64_t ready_count;
     int waits[RING_MAX_RANKS]; /* for a message that has not left yet */
-    int streams;               /* halves of sums, or of heads, have clocks of their own */
-    double *places;            /* of each rank's GPU: when they are free */
 } Player;
-
-/* Two streams, or everything comes after everything before it. Where no message travels (a window
- * of few tokens) the first keys are the last ones, and attention is one call without a state. */
-static int streams_of(const RingSchedule *s, const RingRates *rates)
-{
-    const RingSetup *setup = &s->plan->setup;
-    const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
-    return !s->plan->mask && !setup->deterministic && s->message_count > 0 &&
-           (ring_two_streams(method, s->pass, s->plan->dtype, rates) ||
-            ring_head_streams(method, s->ranks, s->pass, s->plan->dtype, rates));
-}
-
-/* When that is done which a rank's next action comes after. */
-static double clock_of(const Player *p, int rank)
-{
-    const int stream = p->streams ? p->s->actions[rank][p->at[rank]].stream : -1;
-    const double *clock = p->clock[rank];
-    return stream < 0 ? fmax(clock[0], clock[1]) : clock[stream];
-}
-
-/* What comes after an action of this stream begins at `time` or later. */
-static void hold(Player *p, int rank, int stream, double time)
-{
-    for (int l = 0; l < RING_STREAMS; l++)
-        if (!p->streams || stream < 0 || stream == l)
-            p->clock[rank][l] = fmax(p->clock[rank][l], time);
-}
 
 static int sooner(const void *a, const void *b)
 {
@@ -179,61 +131,15 @@ static void leave(Player *p)
     memset(p->waits, 0, sizeof p->waits);
 }
 
-/* A call that begins at `start` or later, which becomes when it does. Passes over memory and the
- * call itself are not cut into blocks: they begin when a place is idle, and all that are idle wait
- * for them. Returns its end. */
-static double call(Player *p, int rank, const RingCall *what, double bytes, double *start)
+/* A remote block of which nothing is seen holds nobody up. */
+static void compute(const Player *p, RingAction *a)
 {
-    const double passes = p->rates->call_s + bytes / p->rates->memory;
-    const double soonest = fmin(p->clock[rank][0], p->clock[rank][1]); /* of either stream */
-    const int places = ring_places(p->rates, p->s->pass);
-    double *load = p->places + (int64_t)rank * places;
-    *start = fmax(fmax(*start, p->host[rank]), load[0]);
-    for (int n = 0; n < places; n++) /* an idle place loses the time of these passes, too */
-        load[n] =
-            load[n] <= *start ? fmax(load[n], soonest) + passes : fmax(load[n], *start + passes);
-    return ring_fill(p->s->plan, what, p->rates, *start + passes, load);
-}
-
-/* Half of the heads in each stream: two calls, each behind the one before in its stream. The action
- * begins with the first of them and ends with the last. */
-static void compute_heads(Player *p, int rank, RingAction *a, const RingCall *all)
-{
-    double start[RING_STREAMS], end[RING_STREAMS];
-    for (int stream = 0; stream < RING_STREAMS; stream++) {
-        RingCall half = *all;
-        half.heads = all->heads * (stream + 1) / RING_STREAMS - all->heads * stream / RING_STREAMS;
-        const double share = (double)half.heads / (double)all->heads;
-        half.seconds *= share;
-        start[stream] = p->clock[rank][stream];
-        end[stream] = call(p, rank, &half, a->bytes * share, &start[stream]);
-        hold(p, rank, stream, end[stream]);
-    }
-    a->start = fmin(start[0], start[1]);
-    a->end = fmax(end[0], end[1]);
-}
-
-/* What comes last comes after both streams. A remote block of which nothing is seen holds nobody
- * up. */
-static void compute(Player *p, int rank, RingAction *a)
-{
-    const double *clock = p->clock[rank];
     if (a->work.pairs == 0 && a->bytes == 0)
         return;
-    if (a->kind == RING_ACT_MEMORY) {
-        a->start = fmax(a->start, p->host[rank]);
-        a->end = a->start + p->rates->call_s + a->bytes / p->rates->memory;
-    } else {
-        const RingCall all = call_of(p->s, a, p->rates);
-        if (p->streams && p->s->pass == RING_FORWARD && all.heads > 1) {
-            compute_heads(p, rank, a, &all);
-            return;
-        }
-        a->end = call(p, rank, &all, a->bytes, &a->start);
-    }
-    if (a->after > 0)
-        a->end = fmax(a->end, fmax(clock[0], clock[1])) + a->after / p->rates->memory;
-    hold(p, rank, a->stream, a->end);
+    a->end += p->rates->call_s + a->bytes / p->rates->memory;
+    if (a->kind == RING_ACT_COMPUTE)
+        a->end += seconds_of(p->s, a, p->rates);
+    a->end += a->after / p->rates->memory;
 }
 
 /* One action of a rank. 0: it waits for a message that has not set out. */
@@ -241,26 +147,20 @@ static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];
     RingMessage *m = a->message >= 0 ? &p->s->messages[a->message] : NULL;
-    double *host = &p->host[rank];
     if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
-    a->start = a->end = clock_of(p, rank);
+    a->start = a->end = p->clock[rank];
     if (a->kind == RING_ACT_COMPUTE || a->kind == RING_ACT_MEMORY)
-        compute(p, rank, a);
-    if (a->kind != RING_ACT_START) { /* asked for first, and then what had been put off */
-        *host += p->put_off[rank];
-        p->put_off[rank] = 0;
-    }
-    if (a->kind == RING_ACT_WAIT) {
+        compute(p, a);
+    if (a->kind == RING_ACT_WAIT)
         a->end = fmax(a->start, m->end);
-        hold(p, rank, a->stream, m->end);
-    } else if (a->kind == RING_ACT_START) {
-        p->put_off[rank] += p->rates->post_s;
-        p->queue[rank] = fmax(p->queue[rank], fmax(a->start, *host + p->put_off[rank]));
+    if (a->kind == RING_ACT_START) {
+        p->queue[rank] = fmax(p->queue[rank], a->start);
         m->start = fmax(m->ends_ready++ ? m->start : 0, p->queue[rank]);
         if (m->ends_ready == 2)
             p->ready[p->ready_count++] = m;
     }
+    p->clock[rank] = a->end;
     p->at[rank]++;
     return 1;
 }
@@ -271,7 +171,7 @@ static int furthest_behind(const Player *p)
     double least = INFINITY;
     int first = -1;
     for (int r = 0; r < p->s->ranks; r++) {
-        const double clock = p->waits[r] || p->at[r] == p->s->count[r] ? INFINITY : clock_of(p, r);
+        const double clock = p->waits[r] || p->at[r] == p->s->count[r] ? INFINITY : p->clock[r];
         if (clock < least) {
             least = clock;
             first = r;
@@ -285,7 +185,7 @@ static int move_somebody(Player *p)
 {
     int rank;
     while ((rank = furthest_behind(p)) >= 0) {
-        if (p->ready_count && clock_of(p, rank) > p->ready[0]->start)
+        if (p->ready_count && p->clock[rank] > p->ready[0]->start)
             break;
         if (play(p, rank))
             return 1;
@@ -300,20 +200,17 @@ static int move_somebody(Player *p)
 /* No clock ticks here: time jumps from event to event, some ten thousand times for 64 ranks. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates)
 {
-    const size_t places = (size_t)s->ranks * (size_t)ring_places(rates, s->pass);
-    Player p = {.s = s, .rates = rates, .streams = streams_of(s, rates)};
+    Player p = {.s = s, .rates = rates};
     double last = -1;
     p.ready = malloc(((size_t)s->message_count + 1) * sizeof(RingMessage *));
-    p.places = calloc(places, sizeof *p.places);
-    if (p.ready && p.places) {
+    if (p.ready) {
         for (int64_t n = 0; n < s->message_count; n++)
             s->messages[n].ends_ready = s->messages[n].travels = 0;
         while (move_somebody(&p))
             continue;
         for (int r = 0; r < s->ranks; r++)
-            last = fmax(last, fmax(p.clock[r][0], p.clock[r][1]) + rates->pass_s);
+            last = fmax(last, p.clock[r]);
     }
     free(p.ready);
-    free(p.places);
     return last;
 }

@@ -24,7 +24,7 @@ typedef struct RingAction {
     int step;
     int message;   /* start, wait */
     RingSpan q, k; /* compute */
-    int stream;    /* it comes after and before what belongs to this stream (ring_stream) */
+    int stream;    /* of ring_stream */
     double heads;  /* compute: share of the heads, 1 but for Ulysses */
     RingWork work;
     double bytes; /* of memory beside the products: states, sums, copies */

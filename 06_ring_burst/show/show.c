@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* The speeds that the planner and the model reckon with: those of the file that the environment
- * names (what common/tools/fit_ring.py wrote), else recorded ones. */
+ * names, else recorded ones. */
 static int rates_of(const CliCase *c, RingRates *rates)
 {
     static const char *const transports[] = {"sim", "mpi", "nccl"};

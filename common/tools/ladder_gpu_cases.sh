@@ -167,8 +167,8 @@ window_cases() {
 }
 
 # Stage 06 on $1 GPUs, what matters most first: 8192 and 32768 tokens on each, over both links; what
-# contiguous shards cost; one GPU, few tokens on each and fewer GPUs, which the cost model is fitted
-# to (fit_ring.py). On one GPU: its ranks as streams.
+# contiguous shards cost; one GPU, few tokens on each and fewer GPUs. On one GPU: its ranks as
+# streams.
 ring_bench_cases() {
     ranks=$1
     common='-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --warmup 2 --iters 7 --backward'

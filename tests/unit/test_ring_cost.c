@@ -102,6 +102,11 @@ static void check_schedule(Setting *c, RingPass pass, const RingRates *rates)
                 (s.actions[r][n].kind == RING_ACT_START) - (s.actions[r][n].kind == RING_ACT_WAIT);
             pairs += (double)s.actions[r][n].work.pairs * s.actions[r][n].heads;
             assert_true(n == s.count[r] - 1 || s.actions[r][n].end <= s.actions[r][n + 1].start);
+            const RingAction *a = &s.actions[r][n];
+            if (a->kind == RING_ACT_START) /* after all that was computed before */
+                assert_true(s.messages[a->message].start >= a->start);
+            if (a->kind == RING_ACT_WAIT)
+                assert_true(s.messages[a->message].end <= a->end);
         }
         assert_int_equal(0, open);
     }

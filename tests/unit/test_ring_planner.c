@@ -285,20 +285,6 @@ static void play(const EqualBlocks *c, const RingRates *rates, double ms[2])
     ring_plan_free(&plan);
 }
 
-/* 256 blocks on 264 places forward, 64 on 132 backward: one round each. */
-TEST(kernel_alone)
-{
-    const AttnShape n = {1, 32, 8, 1024, 1024, 128};
-    const RingRates rates = {
-        .flops = {1e12, 1e12}, .places = {264, 132}, .memory = 1e30, .pass_s = 0.5, .call_s = 0.25};
-    const double pairs = 1024.0 * 1024, seconds[2] = {4 * 32 * 128.0 * pairs / 1e12 * 264 / 256,
-                                                      10 * 32 * 128.0 * pairs / 1e12 * 132 / 64};
-    for (int pass = 0; pass < 2; pass++)
-        assert_true(fabs(ring_alone_ms(&n, ATTN_BF16, &rates, pass ? RING_BACKWARD : RING_FORWARD) /
-                             (1e3 * (0.75 + seconds[pass])) -
-                         1) < 1e-12);
-}
-
 /* Is the pass as fast as without messages? (burst has the last way home to wait for.) */
 static int is_free(EqualBlocks c, double n, const RingRates *rates, RingPass pass)
 {
