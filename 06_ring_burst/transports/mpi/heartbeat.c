@@ -40,7 +40,7 @@
 /* --- the board ---------------------------------------------------------------------------------*/
 
 /* Monotonic, and the same for all processes of a machine. */
-int64_t heart_now(void)
+static int64_t heart_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -92,20 +92,11 @@ void heart_close(HeartBoard *board)
 /* --- what a rank tells -------------------------------------------------------------------------*/
 
 /* The place first and the state last: who sees the state may rely on the rest. */
-void heart_join(HeartBoard *board, int rank, HeartState state)
+void heart_join(HeartBoard *board, int rank)
 {
     heart_place(board, rank, (HeartPlace){RING_SETUP, 0, HEART_IDLE, 0, 0});
     WRITE(board->slot[rank].pid, (int64_t)getpid());
-    WRITE(board->slot[rank].state, state);
-}
-
-/* How many have come so far: whoever started them waits for that with a time-out of its own. */
-int heart_joined(const HeartBoard *board)
-{
-    int rank, joined = 0;
-    for (rank = 0; rank < board->ranks; rank++)
-        joined += READ(board->slot[rank].state) >= HEART_ALIVE;
-    return joined;
+    WRITE(board->slot[rank].state, HEART_ALIVE);
 }
 
 /* Pass, step, operation, tensor and peer in one word of 64 bits, since a word is stored at once: no
@@ -157,21 +148,9 @@ void heart_stop(HeartBoard *board, int rank, int from_outside)
 }
 
 /* DONE is the last word of a rank; one that is gone without it has crashed, or was killed. */
-void heart_end(HeartBoard *board, int rank, HeartState state)
+void heart_end(HeartBoard *board, int rank)
 {
-    WRITE(board->slot[rank].state, state);
-}
-
-/* Signal 0 is never delivered: kill() only says whether there is such a process. */
-void heart_watch(HeartBoard *board)
-{
-    int rank;
-    for (rank = 0; rank < board->ranks; rank++) {
-        HeartSlot *s = &board->slot[rank];
-        const int32_t state = READ(s->state);
-        if (state != HEART_ABSENT && state != HEART_DONE && !s->gone && kill((pid_t)s->pid, 0) != 0)
-            s->gone = heart_now();
-    }
+    WRITE(board->slot[rank].state, HEART_DONE);
 }
 
 /* Compare and exchange: the field becomes 1 if it is still 0, in one step that no other rank can
@@ -436,9 +415,8 @@ void heart_explain(const HeartBoard *board, char *text, size_t room)
                 earlier(s->outside, rank, outside < 0 ? 0 : board->slot[outside].outside, outside);
         if (READ(s->stopped))
             told = earlier(s->stopped, rank, told < 0 ? 0 : board->slot[told].stopped, told);
-        else if (is_gone(s))
-            vanished =
-                earlier(s->gone, rank, vanished < 0 ? 0 : board->slot[vanished].gone, vanished);
+        else if (vanished < 0 && is_gone(s))
+            vanished = rank;
     }
     rank = crashed >= 0 ? crashed : outside >= 0 ? outside : vanished >= 0 ? vanished : told;
     if (rank < 0) {

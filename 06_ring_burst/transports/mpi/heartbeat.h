@@ -4,8 +4,8 @@
  *
  * A process that has crashed cannot say where it was, and mpirun then ends all the others. So each
  * rank writes beforehand, before every step and every wait, where it is: pass, step, operation.
- * That is one store to shared memory, nobody takes part in it, and it outlives the writer: who
- * started mpirun reads it when all ranks are gone.
+ * That is one store to shared memory, nobody takes part in it, and it outlives the writer: the
+ * first rank that mpirun tells to end reads it.
  *
  * The board is a file without a name (memfd), opened as /proc/PID/fd/N of its maker, so nothing is
  * left behind whatever dies. Each field has one writer, except `told`, which is won by the first
@@ -14,7 +14,7 @@
  * Interface:
  * - heart_create, heart_open, heart_close: the board.
  * - heart_join, heart_place, heart_end: what a rank tells about itself.
- * - heart_watch, heart_silence: who is gone? how long has nobody moved?
+ * - heart_silence: how long has nobody moved?
  * - heart_report, heart_reported: the sentence for the user, said once.
  * - heart_blame, heart_is_stopped: who is it that all are waiting for? heart_describe: how is a
  *   rank, and where? heart_explain: who went first?
@@ -32,8 +32,7 @@ extern "C" {
 #endif
 
 typedef enum HeartState {
-    HEART_ABSENT,   /* has not started yet */
-    HEART_STARTING, /* its process has, MPI has not */
+    HEART_ABSENT, /* on another machine, which has a board of its own */
     HEART_ALIVE,
     HEART_DONE /* has ended as it should */
 } HeartState;
@@ -61,13 +60,11 @@ typedef struct HeartSlot {
     int64_t since;   /* ns, CLOCK_MONOTONIC, of the last change of place */
     int64_t stopped; /* ns, when it was told to end (SIGTERM); 0: never */
     int64_t outside; /* ns, when somebody else than mpirun told it so; 0: never */
-    int64_t gone;    /* ns, when heart_watch saw that it is not there any more; 0: never */
 } HeartSlot;
 
 typedef struct HeartBoard {
     int32_t ranks;
     int32_t teller; /* 1: somebody is writing `told`; 2: it is written */
-    int32_t status; /* rank 0's exit status, once it is known */
     char told[512]; /* before it is written: which case it will be about (ring_mpi_case), or "" */
     HeartSlot slot[RING_MAX_RANKS];
 } HeartBoard;
@@ -77,20 +74,14 @@ HeartBoard *heart_create(int ranks, char path[64]);
 HeartBoard *heart_open(const char *path);
 void heart_close(HeartBoard *board);
 
-void heart_join(HeartBoard *board, int rank, HeartState state);
-int heart_joined(const HeartBoard *board); /* ranks that are alive or done */
+void heart_join(HeartBoard *board, int rank);
 void heart_place(HeartBoard *board, int rank, HeartPlace place);
 double heart_silence(const HeartBoard *board); /* s since any rank has come to another place */
 HeartPlace heart_read(const HeartBoard *board, int rank);
 void heart_crash(HeartBoard *board, int rank, int signal);
 /* Rank `rank` was told to end: by its mpirun, or by somebody else (from outside). */
 void heart_stop(HeartBoard *board, int rank, int from_outside);
-void heart_end(HeartBoard *board, int rank, HeartState state);
-
-int64_t heart_now(void); /* ns, CLOCK_MONOTONIC */
-
-/* For who started the ranks, many times a second: notes who is gone, so that the order is known. */
-void heart_watch(HeartBoard *board);
+void heart_end(HeartBoard *board, int rank); /* as it should */
 
 /* 1: text is now what the user will be told; 0: somebody was first. */
 int heart_report(HeartBoard *board, const char *text);

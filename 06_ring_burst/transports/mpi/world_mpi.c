@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
  * world_mpi.c: which of the processes of --transport mpi is this one? A rank, when mpirun started
- * it; else the one that starts mpirun and watches over it (launch_mpi.c).
+ * it; else it becomes that mpirun.
  *
- *     ring_burst --transport mpi          starts mpirun, watches, ends with its status
- *       `- mpirun -n 4 ring_burst ...
- *            |- rank 0                    computes, checks, prints
- *            `- ranks 1, 2, 3             compute
+ *     ring_burst --transport mpi          becomes mpirun -n 4 ring_burst ...
+ *       |- rank 0                         computes, checks, prints
+ *       `- ranks 1, 2, 3                  compute
  *
  * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. Who went first?
  * Each rank notes on the board (heartbeat.h) that it crashed, or that it was told to end, by mpirun
  * or by somebody else (the kernel says who sent a signal). A rank that is gone and has noted
- * neither went first. If mpirun was started by the user and not by launch_mpi.c, nobody else reads
- * the board, so the first rank that is told to end says it. And if mpirun itself is killed, the
- * kernel ends its ranks: no orphans.
+ * neither went first. The first rank that is told to end reads the board and says it. And if mpirun
+ * itself is killed, the kernel ends its ranks: no orphans.
  *
  * In a run all processes have read the same command line and made the same inputs from the same
  * seed, so nothing needs to be dealt out: each rank takes its shard from its own copy. What comes
  * together on rank 0 are results, bytes and times.
  *
- * Interface: see world_mpi.h; ring_mpi_launch is in launch_mpi.c.
+ * Interface: see world_mpi.h.
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -47,7 +45,7 @@ enum { LOOKS_PER_S = 10 }; /* of a rank's guard */
 static MpiEnd *end;
 static HeartBoard *board;
 static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
-static int own_rank, own_line, launched, loud = STDERR_FILENO;
+static int own_rank, own_line, loud = STDERR_FILENO;
 
 /* --- before MPI is started: what the environment says ------------------------------------------*/
 
@@ -88,14 +86,13 @@ int ring_mpi_status(int status)
 
 /* --- the end of a rank -------------------------------------------------------------------------*/
 
-/* In one write, so that no other process's words come between. Where launch_mpi.c has started
- * mpirun it reads the board and reports for all. */
+/* In one write, so that no other process's words come between. */
 void ring_mpi_report(const char *sentence)
 {
     static const char before[] = "ring_burst: ";
     char line[600];
     size_t n, length;
-    if ((board && !heart_report(board, sentence)) || launched)
+    if (board && !heart_report(board, sentence))
         return;
     if (board)
         sentence = heart_reported(board); /* with its case */
@@ -130,7 +127,7 @@ static void on_end(int number, siginfo_t *signal_info, void *context)
     char text[400];
     (void)context;
     heart_stop(board, own_rank, signal_info->si_pid != getppid());
-    if (!launched && board->slot[own_rank].state != HEART_DONE) {
+    if (board->slot[own_rank].state != HEART_DONE) {
         nanosleep(&others, NULL);
         heart_explain(board, text, sizeof text);
         ring_mpi_report(text);
@@ -203,7 +200,7 @@ static void watch_signals(void)
 
 /* --- becoming a rank ---------------------------------------------------------------------------*/
 
-/* Nobody made a board for us: the first rank of this machine makes one for those beside it. */
+/* The first rank of a machine makes the board, for those beside it. */
 static void share_board(int world)
 {
     MPI_Comm machine;
@@ -219,18 +216,6 @@ static void share_board(int world)
     MPI_Comm_free(&machine);
 }
 
-static void find_board(int rank)
-{
-    const char *path = getenv("RING_MPI_BOARD"); /* of launch_mpi.c */
-    own_rank = rank > 0 ? rank : 0;
-    board = path ? heart_open(path) : NULL;
-    launched = board != NULL;
-    if (board && rank >= 0 && rank < board->ranks) {
-        heart_join(board, rank, HEART_STARTING);
-        watch_signals(); /* again after MPI_Init, which brings handlers of its own */
-    }
-}
-
 /* Before anything is computed: a plan for more ranks than there are would wait for one that does
  * not exist. */
 static int refuse_world(int ranks, int world, char why[256])
@@ -241,8 +226,6 @@ static int refuse_world(int ranks, int world, char why[256])
     else
         snprintf(why, 256, "--ranks: found %d under mpirun with %d ranks, accepted is %d, or none",
                  ranks, world, world);
-    if (launched)
-        heart_end(board, own_rank, HEART_DONE);
     MPI_Finalize();
     return -1;
 }
@@ -251,7 +234,6 @@ static int refuse_world(int ranks, int world, char why[256])
 static int join_mpi(int ranks, double timeout_s, char why[256])
 {
     int world, given;
-    find_board(rank_by_environment());
     start_guard(timeout_s);
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS) {
         snprintf(why, 256, "MPI_Init failed");
@@ -261,27 +243,25 @@ static int join_mpi(int ranks, double timeout_s, char why[256])
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     if (world > RING_MAX_RANKS || (ranks > 0 && ranks != world))
         return refuse_world(ranks, world, why);
-    if (!board)
-        share_board(world);
+    share_board(world);
     if (!board) {
         board = &own_board;
         board->ranks = world;
     }
-    heart_join(board, own_rank, HEART_STARTING);
+    heart_join(board, own_rank);
     watch_signals();
     __atomic_store_n(&end, mpi_end_open(board, timeout_s), __ATOMIC_RELEASE);
     if (!end) {
         snprintf(why, 256, "out of memory for the ends of %d channels", world);
         return -1;
     }
-    heart_join(board, own_rank, HEART_ALIVE);
     return 0;
 }
 
 /* All ranks together. */
 static void finalize(void)
 {
-    heart_end(board, own_rank, HEART_DONE);
+    heart_end(board, own_rank);
     mpi_end_close(end);
     end = NULL;
     MPI_Finalize();
@@ -294,12 +274,8 @@ int ring_mpi_leave(int status)
         return status;
     const int refused = status == EXIT_USAGE || status == EXIT_RUNTIME; /* with runs left, maybe */
     mpi_go(end, own_rank == 0 && refused ? MPI_GIVES_UP : MPI_ENDS);
-    if (own_rank == 0)
-        board->status = status; /* seen by who sees that this rank is done */
     finalize();
-    /* launch_mpi.c knows by the board. A status that is not 0 makes mpirun end the others by force,
-     * which takes it seconds. */
-    return own_rank == 0 && !launched ? status : 0;
+    return own_rank == 0 ? status : 0;
 }
 
 /* Others than rank 0 wait meanwhile. */
@@ -385,19 +361,53 @@ static int become_rank(Cli *cli, int ranks, double timeout_s)
     return CLI_CONTINUE;
 }
 
-/* This process has been started by an mpirun that has been started by us, and does not know its
- * rank. To start another mpirun would be a chain without an end. All of its like say it once. */
-static int refuse_to_nest(const char *path)
+/* What OpenMPI needs to know on a laptop, in a container, with more ranks than cores. What the user
+ * has set stays. */
+static void set_environment(void)
 {
-    static const char why[] = "--transport mpi: found an mpirun that tells no process its rank, "
-                              "accepted is that of OpenMPI or MPICH";
-    HeartBoard *theirs = heart_open(path);
-    if (theirs)
-        heart_report(theirs, why);
-    else
-        cli_refuse("%s", why);
-    heart_close(theirs);
-    return EXIT_RUNTIME;
+    static const char *const settings[][2] = {
+        {"OMPI_MCA_rmaps_base_oversubscribe", "1"}, /* more ranks than cores are fine, */
+        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_mpi_yield_when_idle", "1"},                /* but then nobody may spin, */
+        {"OMP_WAIT_POLICY", "passive"},                       /* OpenMP's threads neither; */
+        {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"}, /* containers forbid it, noisily */
+        {"OMPI_MCA_plm", "isolated"}, /* else it wants ssh; who has more machines types mpirun */
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        setenv(settings[i][0], settings[i][1], 0);
+    if (geteuid() == 0) { /* CI runs as root in a container; twice, or OpenMPI refuses */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+}
+
+/* Returns only where there is no mpirun, or one that tells its processes no rank: then each of them
+ * would start another, a chain without an end. */
+static int become_mpirun(int ranks, int argc, char **argv)
+{
+    static char self[4096], count[16];
+    const char *const front[] = {"mpirun", "-q", "-n", count, self};
+    enum { FRONT = sizeof front / sizeof *front };
+    const char **words = calloc((size_t)argc + FRONT, sizeof *words);
+    if (getenv("RING_MPI_STARTED")) {
+        cli_refuse("--transport mpi: found an mpirun that tells no process its rank, accepted is "
+                   "that of OpenMPI or MPICH");
+        free(words);
+        return EXIT_RUNTIME;
+    }
+    if (words && readlink("/proc/self/exe", self, sizeof self - 1) > 0) {
+        snprintf(count, sizeof count, "%d", ranks);
+        memcpy(words, front, sizeof front);
+        memcpy(words + FRONT, argv + 1, (size_t)(argc - 1) * sizeof *words);
+        set_environment();
+        setenv("RING_MPI_STARTED", "1", 1);
+        if (freopen("/dev/null", "r", stdin)) /* mpirun would read what is meant for others */
+            execvp("mpirun", (char **)(uintptr_t)words);
+    }
+    free(words);
+    cli_refuse("--transport mpi: found no mpirun in PATH, accepted is an installed OpenMPI "
+               "(Debian: openmpi-bin)");
+    return EXIT_NO_DEVICE;
 }
 
 /* Whoever is under mpirun finds its rank in the environment; a program cannot ask MPI before it has
@@ -417,9 +427,7 @@ static int enter(Cli *cli, int argc, char **argv)
         return EXIT_USAGE;
     if (under_mpirun())
         return become_rank(cli, ranks, timeout_s);
-    if (getenv("RING_MPI_BOARD")) /* set by launch_mpi.c */
-        return refuse_to_nest(getenv("RING_MPI_BOARD"));
-    return ring_mpi_launch(ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
+    return become_mpirun(ranks > 0 ? ranks : DEFAULT_RANKS, argc, argv);
 }
 
 int ring_mpi_enter(Cli *cli, int argc, char **argv)

@@ -3,7 +3,7 @@
  * world_mpi.h: what a program does that may run as several processes (--transport mpi).
  *
  *     mpirun -n 4 ring_burst --transport mpi          each process is one rank
- *     ring_burst --transport mpi --ranks 4            starts that mpirun and watches over it
+ *     ring_burst --transport mpi --ranks 4            becomes that mpirun
  *
  * Each rank reads the same command line and makes the same inputs from the same seed. Only rank 0
  * checks results, prints and writes files: the others are quiet.
@@ -19,8 +19,7 @@
  * Interface:
  * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_rank.
  * - ring_mpi_is_over, ring_mpi_case: what is known of a case.
- * - ring_mpi_launch: what ring_mpi_enter does in who starts ranks. ring_mpi_report, ring_mpi_line:
- *   for messages_mpi.c.
+ * - ring_mpi_report, ring_mpi_line: for messages_mpi.c.
  * - ring_world_mpi: a run.
  */
 #ifndef RING_WORLD_MPI_H
@@ -36,9 +35,9 @@ extern "C" {
 /* Under mpirun, ranks other than 0 print nothing from here on (ATTN_MPI_STDERR=1: their stderr
  * stays open, to see what a debugger or a sanitizer says). */
 void ring_mpi_hush(void);
-/* CLI_CONTINUE: go on, as a rank where a case has --transport mpi. Else the exit status: this was
- * the process that started mpirun, and all is done; or a refusal, printed. Ranks other than 0 are
- * left without --json, --save and --check. */
+/* CLI_CONTINUE: go on, as a rank where a case has --transport mpi. Else the exit status of a
+ * refusal, printed. Without mpirun a process that shall be ranks becomes it, and does not return.
+ * Ranks other than 0 are left without --json, --save and --check. */
 int ring_mpi_enter(Cli *cli, int argc, char **argv);
 /* What to exit with after a refusal, which all ranks find: 0 for all but rank 0. mpirun kills the
  * others as soon as one ends with a status, even a rank 0 that is about to say what is wrong. */
@@ -49,8 +48,6 @@ int ring_mpi_leave(int status);
 void ring_mpi_report(const char *sentence);
 int ring_mpi_rank(void); /* 0 without mpirun */
 
-/* Starts mpirun with this command line and waits for its end; the exit status of the whole. */
-int ring_mpi_launch(int ranks, double timeout_s, int argc, char **argv);
 /* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many
  * machines. */
 int ring_mpi_is_over(const CliCase *c);
