@@ -27,6 +27,21 @@
 namespace v4
 {
 
+/* Where this lane points ldmatrix at: Q, and K and V of stage 0. */
+struct TileAddresses {
+    uint32_t Q, K, V;
+};
+
+template <class C>
+static __device__ __forceinline__ TileAddresses tile_addresses(uint32_t smem, int thread)
+{
+    const int lane = thread % 32;
+    const uint32_t K_smem = smem + C::Q_BYTES, V_smem = K_smem + C::K_BYTES;
+    return {smem + swizzle<C::D>(thread / 32 * 16 + lane % 16, lane / 16),
+            K_smem + swizzle<C::D>(lane % 8 + lane / 16 * 8, lane / 8 % 2),
+            V_smem + swizzle<C::D>(lane % 16, lane / 16)};
+}
+
 /* Channels 16k .. 16k + 15 of m16 tile mt. */
 template <class C>
 static __device__ __forceinline__ void load_Q(uint32_t (&Q_frag)[4], uint32_t Q_lane, int mt, int k)
@@ -118,8 +133,8 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 {
     extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K_j, V_j */
     unsigned char *K_smem = smem + C::Q_BYTES, *V_smem = K_smem + C::K_BYTES;
-    const TileAddresses at =
-        tile_addresses<C>((uint32_t)__cvta_generic_to_shared(smem), threadIdx.x);
+    const v4::TileAddresses at =
+        v4::tile_addresses<C>((uint32_t)__cvta_generic_to_shared(smem), threadIdx.x);
     const BlockWork work = work_of_block(p, C::Br);
     const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
     const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */

@@ -19,6 +19,7 @@ import tree
 from tap import Tap
 
 LIMITS = os.path.join(HERE, "reading_limits.txt")
+MOST_EXCEPTIONS = 5
 
 PLANTED = {
     "common/attention/attn.h": "/* doc */\n#include \"base.h\"\nint shape;\n\n",
@@ -126,6 +127,7 @@ def main():
     check_planted(tap)
     root, limits = tree.ROOT, read_limits()
     tap.ok(all(reason for _figures, reason in limits.values()), "every exception has a reason")
+    tap.ok(len(limits) <= MOST_EXCEPTIONS, f"{len(limits)} exceptions, {MOST_EXCEPTIONS} at most")
     for rung in reading.rungs(root):
         check_rung(tap, root, rung, limits)
     tap.ok(not limits, "every exception is a rung's", f"remove from {LIMITS}: {list(limits)}")
