@@ -18,7 +18,7 @@
 
 #include "harness/device/device.h"
 
-#include "attention/forward/cuda/block.cuh"
+#include "attention/forward/cuda/block_kernels.cuh"
 
 typedef struct DeviceCase {
     const Case *host;

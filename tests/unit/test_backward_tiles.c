@@ -2,7 +2,7 @@
  *
  * test_backward_tiles: what stage 04 says about its tiles.
  *
- * - The counters of v0 and v1 equal models/model_backward.c for every option, dtype and grouping
+ * - The counters of v0 and v1 equal models/model.c for every option, dtype and grouping
  *   that they take, whatever the number of threads, which does not change a bit of the gradients.
  * - Each formula on a case worked out by hand.
  * - Twice the queries and keys: twice the memory in work, where stage 01's grows fourfold.

@@ -19,7 +19,7 @@
 #include "unit.h"
 
 #include "attention/backward/backward_library.h"
-#include "attention/forward/cuda/block.cuh"
+#include "attention/forward/cuda/block_kernels.cuh"
 #include "attention/forward/flash_library.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"

@@ -6,11 +6,12 @@
  * get credit for it. Bytes are what an ideal cache would have to move; a variant that moves more is
  * slower than its model, and that is what the table shows.
  *
- * Interface: model.h, flash_tiles_of (attn.h); traffic of the backward pass: model_backward.c.
+ * Interface: model.h, flash_tiles_of (attn.h). The derivations of the backward pass
+ * and of the windows stand there, too; here they are added up.
  */
-#include "attn_pairs.h"
-#include "harness/models/model_internal.h"
+#include "harness/models/model.h"
 
+#include "attn_pairs.h"
 #include "tensor.h"
 
 /* Ceilings: a division that rounds down loses the last rows. */
@@ -144,7 +145,13 @@ double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t elem
     return (double)rows * (double)cols * (double)accesses * (double)element_bytes;
 }
 
-VisibleTiles model_visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
+/* The visible ones of the Tr x Tc tiles of one head: how many there are, how many rows and columns
+ * they have in all, and how many keys are in a visible tile at all. */
+typedef struct VisibleTiles {
+    double tiles, rows, cols, keys;
+} VisibleTiles;
+
+static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const AttnShape *s = &args->shape;
     VisibleTiles sum = {0, 0, 0, 0};
@@ -167,8 +174,8 @@ VisibleTiles model_visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
     return sum;
 }
 
-ModelTraffic model_heads_traffic(const AttnArgs *args, double element_loads, double float_loads,
-                                 double element_stores, double float_stores)
+static ModelTraffic heads_traffic(const AttnArgs *args, double element_loads, double float_loads,
+                                  double element_stores, double float_stores)
 {
     const double heads = (double)args->shape.B * (double)args->shape.H;
     const double element = (double)dtype_size(args->Q.dtype);
@@ -183,10 +190,10 @@ ModelTraffic model_heads_traffic(const AttnArgs *args, double element_loads, dou
 ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
-    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
-    return model_heads_traffic(args, 2 * seen.keys * d + seen.rows * d, /* K V, Q */
-                               seen.rows * (d + 2) + 2 * Nq,            /* O m l */
-                               0, (seen.rows + Nq) * (d + 2) + Nq);     /* O m l, lse */
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    return heads_traffic(args, 2 * seen.keys * d + seen.rows * d, /* K V, Q */
+                         seen.rows * (d + 2) + 2 * Nq,            /* O m l */
+                         0, (seen.rows + Nq) * (d + 2) + Nq);     /* O m l, lse */
 }
 
 /* Each of the Tr row tiles reads all of K for the first product and all of V for the second. */
@@ -195,8 +202,8 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br)
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const double Nk = (double)args->shape.Nk, pairs = Nq * Nk;
     const double Tr = (double)((args->shape.Nq + Br - 1) / Br);
-    return model_heads_traffic(args, Nq * d + 2 * Tr * Nk * d, 2 * pairs, /* Q K V, S P */
-                               Nq * d, 2 * pairs + Nq);                   /* O, S P lse */
+    return heads_traffic(args, Nq * d + 2 * Tr * Nk * d, 2 * pairs, /* Q K V, S P */
+                         Nq * d, 2 * pairs + Nq);                   /* O, S P lse */
 }
 
 static int64_t round_up(int64_t a, int64_t b)
@@ -211,16 +218,105 @@ ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t pane
     const double d = (double)s->d, Nq = (double)s->Nq, group = (double)(s->H / s->Hkv);
     const double row = d + (double)round_up(s->d, panel); /* of a key, in K's and V's panels */
     const double keys = (double)round_up(s->Nk, panel);
-    const VisibleTiles seen = model_visible_tiles(args, Br, panel);
-    return model_heads_traffic(args, Nq * d + 2 * (double)s->Nk * d / group,
-                               seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
+    const VisibleTiles seen = visible_tiles(args, Br, panel);
+    return heads_traffic(args, Nq * d + 2 * (double)s->Nk * d / group,
+                         seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
 }
 
 ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const double states = splits > 1 ? (double)splits * Nq * (d + 1) : 0.0;
-    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
-    return model_heads_traffic(args, (double)splits * Nq * d + 2 * seen.cols * d, states, Nq * d,
-                               Nq + states);
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    return heads_traffic(args, (double)splits * Nq * d + 2 * seen.cols * d, states, Nq * d,
+                         Nq + states);
+}
+
+/* --- the backward pass (stage 04) --------------------------------------------------------------*/
+
+/* Elements of a head: queries, the kv head's share, rows of all visible tiles. */
+typedef struct HeadSizes {
+    double Nq, d, q, k, rows, cols;
+} HeadSizes;
+
+static HeadSizes sizes_of(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const AttnShape *s = &args->shape;
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    HeadSizes n;
+    n.Nq = (double)s->Nq;
+    n.d = (double)s->d;
+    n.q = n.Nq * n.d;
+    n.k = (double)s->Nk * n.d / (double)(s->H / s->Hkv);
+    n.rows = seen.rows;
+    n.cols = seen.cols;
+    return n;
+}
+
+ModelTraffic model_fa1_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const HeadSizes n = sizes_of(args, Br, Bc);
+    return heads_traffic(args, 2 * n.k + 3 * n.rows * n.d, n.rows * (n.d + 1) + n.q, n.q + 2 * n.k,
+                         n.q + n.rows * n.d);
+}
+
+ModelTraffic model_fa2_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t parts)
+{
+    const HeadSizes n = sizes_of(args, Br, Bc);
+    const double dQs = (double)parts * n.q;
+    return heads_traffic(args, 2 * n.q + 2 * n.k + 2 * n.rows * n.d, n.rows * (n.d + 2) + dQs,
+                         n.q + 2 * n.k, n.Nq + dQs + n.rows * n.d);
+}
+
+ModelTraffic model_packed_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
+                                           int64_t parts)
+{
+    const HeadSizes n = sizes_of(args, Br, Bc);
+    const double dQs = (double)parts * n.q;
+    return heads_traffic(args, 4 * n.q + 2 * n.k, /* delta, packing; K V */
+                         n.rows * (5 * n.d + 2) + 4 * n.k + dQs + 2 * n.q, n.q + 2 * n.k,
+                         n.Nq + 6 * n.q + dQs + n.rows * n.d + 4 * n.k);
+}
+
+ModelTraffic model_atomic_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int direct)
+{
+    const HeadSizes n = sizes_of(args, Br, Bc);
+    const double sums = direct ? 0.0 : 4 * n.k;
+    return heads_traffic(args, 2 * n.q + 2 * n.k + 2 * n.rows * n.d,
+                         n.q + n.rows * (n.d + 2) + sums, n.q + 2 * n.k,
+                         n.Nq + n.q + n.rows * n.d + sums);
+}
+
+ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const HeadSizes n = sizes_of(args, Br, Bc);
+    return heads_traffic(args, 4 * n.q + 2 * n.cols * n.d + 2 * n.k + 2 * n.rows * n.d,
+                         2 * n.Nq + 2 * n.rows, n.q + 2 * n.k, n.Nq);
+}
+
+/* --- windows (stage 05) ------------------------------------------------------------------------*/
+
+ModelTraffic model_online_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    return heads_traffic(args, 2 * seen.rows * d + 2 * seen.cols * d, seen.rows,
+                         (seen.rows + Nq) * d, seen.rows + Nq);
+}
+
+ModelTraffic model_stream_traffic(const AttnArgs *args)
+{
+    const AttnShape *s = &args->shape;
+    const double q = (double)s->Nq * (double)s->d;
+    const double k = (double)s->Nk * (double)s->d * (double)s->Hkv / (double)s->H;
+    const double pairs = (double)model_visible_pairs(args);
+    return heads_traffic(args, q + 2 * k, 2 * pairs * (double)s->d, q, 2 * k + (double)s->Nq);
+}
+
+ModelTraffic model_decode_traffic(const AttnArgs *args)
+{
+    const AttnShape *s = &args->shape;
+    const double q = (double)s->Nq * (double)s->d, group = (double)(s->H / s->Hkv);
+    const double pairs = (double)model_visible_pairs(args);
+    return heads_traffic(args, q + 2 * pairs * (double)s->d / group, 0, q, (double)s->Nq);
 }

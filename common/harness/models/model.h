@@ -66,7 +66,7 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */
 ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
 
-/* --- the backward pass (stage 04), model_backward.c ---------------------------------------------
+/* --- the backward pass (stage 04) ----------------------------------------------------------------
  *
  * All formulas are for one query head, with k = Nk d / G: the kv head's tensors are loaded and
  * stored once for its G = H/Hkv query heads, whose tiles are visited one after the other. Keys are
@@ -116,7 +116,7 @@ ModelTraffic model_atomic_backward_traffic(const AttnArgs *args, int64_t Br, int
  *   dK dV    loads 2k + 2 rows d el + 2 rows fl                      stores 2k el */
 ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
 
-/* --- windows (stage 05), model_window.c --------------------------------------------------------*/
+/* --- windows (stage 05) ------------------------------------------------------------------------*/
 
 /* The online module: every step reads the whole state of its queries and writes it back. One head,
  * rows and cols summed over the visible blocks:

@@ -23,15 +23,15 @@
  * On a GPU of compute capability 9.0 the kernel of hopper_16bit.cu is asked first.
  *
  * Interface:
- * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
- *   shape, mask and layout, from nothing or a state, (O, lse) or unnormalised;
- *   flash_block_16_bit_heads: some heads, from a state to it or to O. block.cu makes the variant
- *   of them.
+ * - flash_block_16_bit, flash_16_bit_workspace_bytes (block_kernels.cuh): f16 and bf16, d <= 256,
+ *   any shape, mask and layout, from nothing or a state, (O, lse) or unnormalised;
+ *   flash_block_16_bit_heads: some heads, from a state to it or to O. block.cu makes the variant of
+ *   them.
  */
 #include <type_traits>
 
 #include "attn_pairs.h"
-#include "block.cuh"
+#include "block_kernels.cuh"
 #include "few_queries.cuh"
 #include "key_runs.cuh"
 #include "mma_products.cuh"

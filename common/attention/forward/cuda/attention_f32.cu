@@ -23,10 +23,10 @@
  *   - The end: the longest row tiles start first, short ones fill the gaps.
  *
  * Interface:
- * - flash_block_f32, flash_tiles_f32 (block.cuh): d <= 256.
+ * - flash_block_f32, flash_tiles_f32 (block_kernels.cuh): d <= 256.
  */
 #include "attn_pairs.h"
-#include "block.cuh"
+#include "block_kernels.cuh"
 #include "part_load_f32.cuh"
 #include "row_mask.cuh"
 #include "scores.cuh"

@@ -11,7 +11,7 @@
  * - flash_block_cuda, flash_forward_library_cuda: the same with memory of their own.
  */
 #include "alloc.h"
-#include "block.cuh"
+#include "block_kernels.cuh"
 #include "dispatch.cuh"
 
 #define THREADS 256

@@ -7,9 +7,9 @@
  * A zigzag shard of a ring is such a case: two segments of one sequence, the later one second.
  * Everything else goes the portable way (attention_16bit.cu).
  *
- * Interface: flash_block_hopper, flash_tiles_hopper (block.cuh).
+ * Interface: flash_block_hopper, flash_tiles_hopper (block_kernels.cuh).
  */
-#include "block.cuh"
+#include "block_kernels.cuh"
 #include "hopper_16bit.cuh"
 #include "row_order.cuh"
 #include "row_turns.h"

@@ -29,10 +29,7 @@
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "tensor.h"
-#include "units/vector.h"
-
-#define LOG2E 0x1.715476p+0f
-#define LN2   0x1.62e43p-1f
+#include "units/exp2_negative.h"
 
 struct WindowStream {
     WindowConfig config;

@@ -26,7 +26,7 @@
  */
 #include "attention/backward/backward_library.h"
 #include "attention/backward/cuda/block.cuh"
-#include "attention/forward/cuda/block.cuh"
+#include "attention/forward/cuda/block_kernels.cuh"
 #include "attn_options.h"
 #include "float_copies.cuh"
 #include "weight_walk.cuh"

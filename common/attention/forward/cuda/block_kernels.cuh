@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * block.cuh: the kernels that resume from (O, lse), by their own names. O_state_dev NULL: the plain
- * forward pass into args->O. rows_dev.m not NULL: the state is unnormalised (FlashRows).
+ * block_kernels.cuh: the kernels that resume from (O, lse), by their own names. O_state_dev NULL:
+ * the plain forward pass into args->O. rows_dev.m not NULL: the state is unnormalised (FlashRows).
  *
  * Interface:
  * - flash_block_f32 (attention_f32.cu).
