@@ -495,8 +495,9 @@ static void require_ring(const JudgeCase *c, const Post *p, JudgeRun *run)
     run->end.end = ISOLATE_REFUSED;
 }
 
-/* What a rank may take beside its own arrays: three blocks of K and V, and one in a message. FIXED:
- * the C library, stacks, and two arrays as large as O. */
+/* What a rank may take beside its own arrays and the message in transit, which are in memory before
+ * it is called and so not in its peak: three blocks of K and V, a copy of its own among them, and
+ * three arrays as large as O (float64 sums, and a block's result). FIXED: code, stacks, rows. */
 static void require_blocks(const JudgeCase *c, const RankThread *ranks, int world, JudgeRun *run)
 {
     const int64_t d = c->flags->d;
@@ -507,17 +508,17 @@ static void require_blocks(const JudgeCase *c, const RankThread *ranks, int worl
     for (int r = 0; r < world; r++)
         most = tokens[r] > most ? tokens[r] : most;
     for (int r = 0; r < world; r++) {
-        const double own = (double)(tokens[r] * (4 * c->flags->H + 2 * c->flags->Hkv) * d);
-        const double blocks = 4.0 * 2.0 * (double)(most * c->flags->Hkv * d);
-        const double allowed = FIXED + sizeof(float) * (own + blocks);
+        const double sums = 3.0 * (double)(tokens[r] * c->flags->H * d);
+        const double blocks = 3.0 * 2.0 * (double)(most * c->flags->Hkv * d);
+        const double allowed = FIXED + sizeof(float) * (sums + blocks);
         const double took = (double)ranks[r].end.peak_bytes;
         if (took <= allowed)
             continue;
         run->end.end = ISOLATE_MEMORY;
         run->code = "more_than_three_blocks";
         snprintf(run->end.sentence, sizeof run->end.sentence,
-                 "rank %d took %.1f MiB, accepted are %.1f: its own arrays, and three blocks of K "
-                 "and V (--require blocks)",
+                 "rank %d took %.1f MiB, accepted are %.1f: three blocks of K and V, and sums "
+                 "(--require blocks)",
                  r, took / 0x1p20, allowed / 0x1p20);
         return;
     }

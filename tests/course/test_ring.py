@@ -119,6 +119,16 @@ GATHER = [
      "        add_block(p, (p->rank - step + p->world) % p->world,\n"
      "                  all + 2 * row * (size_t)(most * step), m, l);\n"
      "    finish(p, m, l);\n    free(all);\n    free(kv);")]
+# the same without a byte more than the sequence: each block is received where it stays
+IN_PLACE = [
+    ("(size_t)(most + 1));", "(size_t)(most * p->world + 1));"),
+    (ADD, ""),
+    ("p->receive(p, (p->rank - 1 + p->world) % p->world, kv,",
+     "p->receive(p, (p->rank - 1 + p->world) % p->world, kv += 2 * row * (size_t)most,"),
+    ("    finish(p, m, l);\n    free(kv);",
+     "    for (int step = p->world - 1; step >= 0; step--, kv -= 2 * row * (size_t)most)\n"
+     "        add_block(p, (p->rank - step + p->world) % p->world, kv, m, l);\n"
+     "    finish(p, m, l);\n    free(kv + 2 * row * (size_t)most);")]
 EMPTY = [("    finish(p, m, l);\n    free(kv);", """
     for (int n = 0; n < 1000 && p->world > 1; n++) {
         p->send(p, (p->rank + 1) % p->world, kv, 0);
@@ -141,17 +151,21 @@ def check_names(tap, place, plain):
 def check_subject(tap, place, folder, plain):
     """Each part has a case for what it is about."""
     made = [build(place, name, edited(plain, edits))
-            for name, edits in (("plain", []), ("gather", GATHER), ("empty", EMPTY))]
+            for name, edits in (("plain", []), ("empty", EMPTY), ("gather", GATHER),
+                                ("in_place", IN_PLACE))]
+    made += [build(place, "keys_first", (HERE / "submissions" / "ring_keys_first.c").read_text(
+        encoding="utf-8"))]
     for path in (folder / "public.suite", folder / "hidden.template"):
         suite = suites.read(path, KEY if path.suffix == ".template" else None)
-        right, gather, empty = graded(place, suite, made)
-        states = [test["status"] for test in gather["tests"]]
+        right, empty, *gathered = graded(place, suite, made)
         tap.ok(right["score"] == right["max_score"], f"{path.name}: the ring has all points",
                str([test["message"] for test in right["tests"]]))
-        tap.ok(states.count("memory") == 1 and states.count("right") == len(states) - 1 and
-               0.3 < gather["score"] / gather["max_score"] <= 0.4,
-               f"{path.name}: who gathers the sequence has at most 40 %",
-               f"{gather['score']} {[test['message'] for test in gather['tests']]}")
+        for way, gather in zip(("all", "all in place", "keys, then values"), gathered):
+            states = [test["status"] for test in gather["tests"]]
+            tap.ok(states.count("memory") == 1 and states.count("right") == len(states) - 1 and
+                   0.3 < gather["score"] / gather["max_score"] <= 0.4,
+                   f"{path.name}: who gathers the sequence ({way}) has at most 40 %",
+                   f"{gather['score']} {[test['message'] for test in gather['tests']]}")
         tap.ok({test["status"] for test in empty["tests"] if "--ranks 1" not in test["flags"]} ==
                {"refused"},
                f"{path.name}: messages without a byte are refused",
