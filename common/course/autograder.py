@@ -39,6 +39,7 @@ import tool
 
 MINE, TWIST = "mine", "mine_twist"
 MOST_LOOKED_AT = 1000  # files in a student's folder
+ARCHIVES = (".7z", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip")  # which nobody unpacks here
 
 
 def suites_of(folder):
@@ -54,10 +55,12 @@ def submission_for(suite, folder):
 
 
 def nearly(name):
-    """What a student may have meant by it: Mine.C, src/mine.c, mine.c.txt; "" if there is none."""
-    found = itertools.islice(pathlib.Path(name).parent.rglob("*"), MOST_LOOKED_AT)
-    return next((str(path.relative_to(name.parent)) for path in found
-                 if path.name.lower().split(".")[0] == name.stem), "")
+    """What a student may have meant by it: Mine.C, src/mine.c, mine.c.txt, or an archive; "" if
+    there is none."""
+    found = sorted(itertools.islice(pathlib.Path(name).parent.rglob("*"), MOST_LOOKED_AT))
+    found = [path for path in found if path.name.lower().split(".")[0] == name.stem] or \
+            [path for path in found if path.suffix.lower() in ARCHIVES]
+    return str(found[0].relative_to(name.parent)) if found else ""
 
 
 def absent(suite, name):

@@ -34,6 +34,7 @@ Interface:
 - gradescope_files(folder, key).
 """
 import argparse
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -202,9 +203,11 @@ def origin():
 
 
 def visible_part(text, name):
-    """The cases of a drawn suite that students may see, or None."""
+    """The cases of a drawn suite that students may see, or None. Without their seeds: the final run
+    has those, and a table of outputs would fit."""
     drawn = suites.parse(text, name)
-    drawn.cases = [case for case in drawn.cases if case.visibility == "visible"]
+    drawn.cases = [dataclasses.replace(case, flags=suites.without_seed(case.flags))
+                   for case in drawn.cases if case.visibility == "visible"]
     groups = {case.group for case in drawn.cases}
     drawn.subject = drawn.subject if drawn.subject in groups else ""
     return drawn.text() if drawn.cases else None

@@ -100,7 +100,7 @@ int {NAME}({ARGUMENTS})
 
 def check_absent(tap, place):
     suite = suites.parse("contract=flash_simple\n : -N 3\n", "S")
-    for name in ("Mine.C", "src/mine.c", "mine.c.txt"):
+    for name in ("Mine.C", "src/mine.c", "mine.c.txt", "all.zip"):
         file = place / name.split(".")[0].replace("/", "_") / name
         file.parent.mkdir(parents=True)
         file.write_text("", encoding="utf-8")
@@ -115,10 +115,14 @@ def check_seeds(tap):
         texts = handout.final_suites(folder, KEY)
         words = [shlex.join(case.flags) for name, text in texts.items()
                  for case in suites.parse(text, name).cases]
-        known = {shlex.join(case.flags) for path in folder.glob("*.suite")
-                 for case in suites.read(path).cases}
+        given = {name: text if isinstance(text, str) else text.read_text(encoding="utf-8")
+                 for name, text in handout.student_files(folder, KEY, False).items()
+                 if name.endswith(".suite")}
+        known = {shlex.join(case.flags) for name, text in given.items()
+                 for case in suites.parse(text, name).cases}
         seeds = [re.findall(r"--seed (\d+)", flags) for flags in words]
-        tap.ok(all(len(seed) == 1 for seed in seeds) and not known & set(words),
+        tap.ok("twist.suite" in given and all(len(seed) == 1 for seed in seeds) and
+               not known & set(words),
                f"assignment {number}: each case of the final run has one seed, which no student "
                "knows", str(words[:3]))
 
