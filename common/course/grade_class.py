@@ -103,8 +103,9 @@ def say_revisions(class_):
             others.setdefault(text, []).append(student.name)
     for text, names in others.items():
         if text != mine:
-            print(f"grade: note: {grade.printable(names[0])} and {len(names) - 1} more have a "
-                  f"handout of revision {grade.printable(text)}, this is {mine}", file=sys.stderr)
+            more = f" and {len(names) - 1} more" if names[1:] else ""
+            print(f"grade: note: handout of another revision, {grade.printable(text)}, this is "
+                  f"{mine}: {grade.printable(names[0])}{more}", file=sys.stderr)
 
 
 def grade_class(options):
@@ -148,14 +149,12 @@ def grade_class(options):
     for student, name in zip(students, (student.name for student in class_)):
         one = autograder.merged([(suite, found[student]) for suite, found in graded])
         one["submission"] = grade.printable(name)
-        why = [found[student]["similarity_why"] for _, found in graded
-               if "similarity_why" in found[student]]
-        alike = [found[student]["similarity"] for _, found in graded
-                 if "similarity" in found[student]]
-        if alike:
-            one["similarity"] = alike[0]
-        if why:
-            one["similarity_why"] = why[0]
+        alike = [found[student] for _, found in graded if "similarity" in found[student]]
+        if not alike and any("similarity" in other for _, found in graded
+                             for other in found.values()):
+            alike = [{"similarity": None, "similarity_why": f"there is no {mine}"}]
+        for word in ("similarity", "similarity_why"):
+            one.update({word: alike[0][word]} if alike and word in alike[0] else {})
         results.append(one)
     options.files = lms.files(results, class_, folder.name, options.due, talk)
     return whole_suite(folder, [suite for suite, _ in graded]), results

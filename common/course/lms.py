@@ -6,6 +6,8 @@ Folders are students. So are the files of a flat archive, by their names:
     doejane_4711_99_mine.c                              Canvas; doejane_LATE_4711_99_mine-2.c
     Jane Doe_4711_assignsubmission_file_mine.c          Moodle; or a folder of that name
 
+A student whose file has another name is in the lists all the same, and reads what was found.
+
 Interface:
 - Student: name (as it was given), folder (with mine.c), number and system ("canvas", "moodle" or
   ""), late: Canvas says so.
@@ -27,10 +29,9 @@ import typing
 
 import grade_formats
 
-FLAT = re.compile(r"(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+_"
-                  r"(?P<file>mine|mine_twist)(?:-\d+)?(?P<end>\.cu?)$"
-                  r"|(?P<name2>(?P<who2>.+)_(?P<number2>\d+)_assignsubmission_file)_"
-                  r"(?P<file2>mine|mine_twist)(?P<end2>\.cu?)$")
+FLAT = re.compile(r"(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+_(?P<file>[^.].*)$"
+                  r"|(?P<name2>.+_(?P<number2>\d+)_assignsubmission_file)_(?P<file2>[^.].*)$")
+AGAIN = re.compile(r"^(mine|mine_twist)-\d+(\.cu?)$")  # Canvas numbers what is handed in again
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)")
 FOLDER = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_file_?$")
 
@@ -56,8 +57,7 @@ def students(names, place):
             who = f"{flat['who']}_{flat['number']}" if canvas else flat["name2"]
             folder = place / who
             folder.mkdir(exist_ok=True)
-            shutil.copy2(path, folder / ((flat["file"] or flat["file2"]) +
-                                         (flat["end"] or flat["end2"])))
+            shutil.copy2(path, folder / AGAIN.sub(r"\1\2", flat["file"] or flat["file2"]))
             found[who] = Student(who, str(folder), flat["number"] or flat["number2"],
                                  "canvas" if canvas else "moodle",
                                  bool(flat["late"]) or who in found and found[who].late)
@@ -141,6 +141,6 @@ def files(results, class_, title, due=None, talk=None):
         name = file_of(student.name)
         while f"feedback/{name}.txt" in texts:
             name += "_"
-        texts[f"feedback/{name}.txt"] = grade_formats.table([result], None)
+        texts[f"feedback/{name}.txt"] = grade_formats.table([{**result, "submission": own}], None)
     lists = {"points.csv": whole, "canvas.csv": canvas, "moodle.csv": moodle}
     return {**{name: csv_text(rows) for name, rows in lists.items() if rows[1:]}, **texts}
