@@ -49,7 +49,7 @@
 #include "harness/bench/bench.h"
 
 /* Pieces of output or replies at a time: who floods us is late all the same. */
-enum { MANY = 64 };
+enum { MANY = 64, NEAR_NULL = 1 << 20 };
 #define SWEEP_MS 6000.0 /* runner_supervise kills what is left; longer than it takes at most */
 #define STOP_MS  1000.0 /* a process that takes longer to stop is prevented from it */
 #define WATCH_MS 20.0   /* between looks at the number of threads */
@@ -686,8 +686,10 @@ static void name_place(const Isolate *s, char *text, size_t size)
                                          ": an access before the start of %s"};
     if (r->array >= 0 && r->array < s->task->array_count && r->place >= 0 && r->place < 3)
         snprintf(text, size, places[r->place], s->task->arrays[r->array].name);
-    else
+    else if (r->address < NEAR_NULL) /* others are not the same the next time */
         snprintf(text, size, ": an access to address 0x%" PRIx64, r->address);
+    else
+        snprintf(text, size, ": an access to memory that is not its own");
 }
 
 static int explain_signal(Isolate *s, int number)

@@ -101,6 +101,8 @@ DEEDS = [
     ("says that memory was short", "{ errno = ENOMEM; return 7; }", ["memory"] * 5,
      "it returned with errno = ENOMEM"),
     ("crashes", "{ raise(SIGSEGV); return 0; }", ["crashed"] * 5, "SIGSEGV"),
+    ("follows a wild pointer", "{ *(volatile int *)0x5d77e9fe7900 = 1; return 0; }",
+     ["crashed"] * 5, "an access to memory that is not its own"),
     ("exits", "{ exit(0); }", ["crashed"] * 5, "exit"),
     ("hangs", "{ if (N > 100 && !causal) for (;;); return 0; }",
      ["wrong", "wrong", "time", "wrong", "time"], "within 2 s"),
