@@ -58,8 +58,9 @@ TALK = (
     (r"exp2?f?\([^;]*-[^;]*\bm",
      "Line {0}: a row has seen the scores 1 and 3, now comes 5. Which number stands here, and "
      "what is wrong in the end without it?",
-     "exp(3 - 5) = 0.1353 for what was summed (or exp(s - 5) for a score). Without it the old "
-     "terms count 7.4 times too much; a row whose maximum comes first does not show it."),
+     "For what was summed exp(3 - 5) = 0.1353, without which the old terms count 7.4 times too "
+     "much: a row whose maximum comes first does not show it. For the new score exp(5 - 5) = 1; "
+     "without it each key would have the same weight."),
     (r"exp2?f?\([^;]*-\s*(?:\w+->)?lse", "Line {0}: what do these weights of a row add up to? "
      "And with m in place of lse?",
      "1, because lse = m + ln l; with m they add up to l."),
@@ -71,7 +72,12 @@ TALK = (
      "stands in its way?",
      "0 is larger than the maximum of a row of negative scores: exp vanishes or l is 0. A row "
      "that has seen no visible key yet has m = m_new = -inf; name the test before alpha."),
-    (r"causal|->(?:left|right)\b",
+    (r"[<>+-]=?\s*[\w>-]+->(?:left|right)\b|->(?:left|right)\s*[<>+-]",
+     "Line {0} decides who sees whom. left is 3, right is 0, a query stands at position 10: which "
+     "keys does it see? And if the line compared places in memory?",
+     "Those at positions 7 to 10, both ends included. Places are positions on one rank, or in the "
+     "first block of a contiguous layout, alone; every other block is wrong."),
+    (r"causal[^,;]*(?:&&|\|\||\?)|(?:&&|\|\|)[^,;]*causal",
      "Line {0} decides who sees whom. Three queries, five keys, the mask at the lower right: "
      "which keys does query 0 see? Which line breaks for Nq != Nk?",
      "Keys 0, 1 and 2: j <= i + Nk - Nq. A line that compares i and j themselves puts the mask "
@@ -148,30 +154,11 @@ def function_with(before, after):
     return "\n\n".join(dict.fromkeys(parts))
 
 
-# what the flags of a case have that shows mistakes
-SHOWS = (
-    (r"--causal", "pairs above the diagonal are hidden"),
-    (r"--window", "keys outside of a window are hidden"),
-    (r"--mask full", "a mask hides pairs, and whole rows of them"),
-    (r"--softcap", "scores are capped, some of them far"),
-    (r"--dist large", "scores are near 100: exp of one overflows, of a difference it does not"),
-    (r"--kv-heads", "several query heads share a key head"),
-    (r"--seq-q", "there are not as many queries as keys"),
-    (r"-B 2", "there are two batches"),
-    (r"--threads", "threads work side by side"),
-    (r"-N (?:129|17|50|70|300|400|450)\b|--block-kv 16",
-     "N is no multiple of a tile, and there are several tiles"),
-    (r"-H 2|-H 4", "there are several heads"),
-)
-
-
 def why(fields):
-    """In what the case differs from one that does not show the mistake."""
-    has = [words for flag, words in SHOWS if re.search(flag, fields["case"][0])]
-    text = f"Why the case shows it: {'; '.join(has) or 'every case does'}."
-    if fields["passes"]:
-        text += f" These flags do not show it: {fields['passes'][0]}."
-    return f"{text} Wrong: {', '.join(sorted(fields['caught-by']))}."
+    """The patch's own sentences, and in which results it is seen."""
+    passes = "".join(f" These flags do not show it: {flags}." for flags in fields["passes"])
+    return f"Why the case shows it: {fields['shows']}{passes} Wrong: " \
+        f"{', '.join(sorted(fields['caught-by']))}."
 
 
 def helpers(shown, text):
@@ -283,7 +270,7 @@ def make(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="quiz.py", allow_abbrev=False,
+    parser = argparse.ArgumentParser(prog="ladder quiz", allow_abbrev=False,
                                      description="bugs to mend in class, chosen by a key")
     parser.add_argument("stage", metavar="STAGE", nargs="?", help="01 to 05")
     parser.add_argument("--key", metavar="FILE")
@@ -298,10 +285,10 @@ def main():
             os.chdir(os.environ["LADDER_FROM"])
         talk(options.talk) if options.talk else make(options)
     except (QuizError, suites.SuiteError) as why:
-        print(f"quiz.py: {why}", file=sys.stderr)
+        print(f"ladder quiz: {why}", file=sys.stderr)
         return 2
     except OSError as why:
-        print(f"quiz.py: {why.filename}: {why.strerror}", file=sys.stderr)
+        print(f"ladder quiz: {why.filename}: {why.strerror}", file=sys.stderr)
         return 3
     return 0
 

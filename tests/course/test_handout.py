@@ -478,6 +478,9 @@ def check_quiz(tap):
                all(f"Line {line}" in question and text.split("\n")[line - 1].strip()
                    for line, question, _ in found), f"three questions about {path.name}",
                str(found))
+    called = "  if (x)\n    f(K, causal, 0);\n  if (causal && j > i)\n    return exp(s - m);\n"
+    tap.ok([line for line, question, _ in quiz.questions(called) if "sees whom" in question] == [3],
+           "who sees whom is asked of a condition, not of a call", str(quiz.questions(called)))
     for stage in quiz.STAGES:
         paths = quiz.patches(stage)
         bad = []
@@ -485,7 +488,8 @@ def check_quiz(tap):
             text, answer = quiz.sheet(path)
             wrong = [line[1:] for line in answer.splitlines() if line[:1] == "-"]
             if any(line.strip() and line not in text for line in wrong) or \
-                    not 3 < text.count("\n") < 150 or "```diff\n\n" in answer:
+                    not 3 < text.count("\n") < 150 or "```diff\n\n" in answer or \
+                    not re.search(r"Why the case shows it: [^.]+\.", answer):
                 bad.append(path.name)
         tap.ok(paths and not bad, f"quiz {stage}: {len(paths)} bugs, each shown whole",
                " ".join(bad))

@@ -19,6 +19,7 @@ the diff say what it is:
                                         deadlock; of a GPU access: its own report
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
+    shows: why a case shows it, and which does not: for the answers of ./ladder quiz (its patches)
     hint: no_scale                      codes of hints that name it (stages 01 to 05, CPU)
     no-hint: why                        none of them does yet
 

@@ -24,7 +24,7 @@ sys.path.insert(0, os.path.join(ROOT, "common", "tools"))
 from source_hashes import LIBRARY
 
 KEYS = ("file", "function", "rung", "variant", "program", "seed", "what", "caught-by",
-        "case", "passes", "hint", "no-hint")
+        "case", "passes", "shows", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "streams", "deadlock", "access")
 
