@@ -603,9 +603,11 @@ static void begin_cluster(std::vector<Block *> &resident, u32 first, int size)
 
 static void end_block(Block *b)
 {
-    if (flags.count)
+    if (flags.count) {
         for (int w = 0; w < launch_now.warps; w++)
             merge_warp(*b, w);
+        count_mbarriers(*b);
+    }
     if (flags.stages)
         note_stages(*b);
     idle_blocks.push_back(b);

@@ -30,6 +30,8 @@ struct Stat {
 struct Kernel {
     std::map<u32, Stat> at;
     long launches, blocks, kinds[KINDS], flops;
+    long groups_beside; /* over all shared reads of warps: groups of copies on their way */
+    long mbarriers;     /* of a block, with a phase that is over */
     int threads;
     size_t smem;
 };
@@ -58,6 +60,20 @@ void count_kind(Kind kind, long warps, long flops)
     /* of instructions of single lanes, lane 0's stands for its warp */
     now->kinds[kind] += warps ? warps : me && me->lane == 0;
     now->flops += flops;
+}
+
+void count_shared_read(const Fiber *f)
+{
+    if (f->lane == 0)
+        now->groups_beside += std::count_if(f->groups.begin(), f->groups.end(),
+                                            [](const std::vector<Copy> &g) { return !g.empty(); });
+}
+
+void count_mbarriers(const Block &b)
+{
+    const long used = std::count_if(b.mbarriers.begin(), b.mbarriers.end(),
+                                    [](const auto &m) { return m.second.phase > 0; });
+    now->mbarriers = std::max(now->mbarriers, used);
 }
 
 static Stat &stat_of(u32 pc, char space, bool write, int size)
@@ -366,13 +382,20 @@ extern "C" long simt_count(const char *what)
         return sum_of(&Stat::ideal, 's', -1);
     if (name == "shared reads" || name == "shared writes")
         return sum_of(&Stat::requests, 's', name == "shared writes");
+    if (name == "global writes")
+        return sum_of(&Stat::requests, 'g', 1);
+    static const std::map<std::string, long Kernel::*> of_launches = {
+        {"launches", &Kernel::launches},
+        {"blocks", &Kernel::blocks},
+        {"groups of copies beside reads", &Kernel::groups_beside},
+        {"mbarriers in use", &Kernel::mbarriers}};
+    const auto found = of_launches.find(name);
     long sum = 0;
-    for (const auto &k : kernels)
-        sum += name == "blocks" ? k.second.blocks : 0;
-    for (const auto &k : kernels)
+    for (const auto &k : kernels) {
+        sum += found == of_launches.end() ? 0 : k.second.*found->second;
         for (int i = 0; i < KINDS; i++)
-            if (name == kind_names[i])
-                sum += k.second.kinds[i];
+            sum += name == kind_names[i] ? k.second.kinds[i] : 0;
+    }
     return sum;
 }
 

@@ -358,6 +358,8 @@ enum Kind {
 /* Wavefronts or sectors of one request: n lanes' accesses by one instruction. */
 long cost_of(const Log *l, int n, long *ideal);
 void count_access(u32 pc, const Log *l, int n);
+void count_shared_read(const Fiber *f);
+void count_mbarriers(const Block &b);
 void count_engine(u32 pc, bool write, long bytes, long sectors);
 void count_kind(Kind kind, long warps_of_32 = 1, long flops = 0);
 void merge_warp(Block &b, int warp);

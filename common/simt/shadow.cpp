@@ -456,6 +456,8 @@ __attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int si
     if (flags.count)
         f->log.push_back(
             {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
+    if (flags.count && shared && !write)
+        count_shared_read(f);
 }
 
 __attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool write, u32 pc,

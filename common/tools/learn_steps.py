@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import typing
 
 import simt_library
@@ -170,7 +171,8 @@ def exchange(text, old, new, where):
         raise ValueError(f"{where}: {len(places)} places match {old}")
     first = places[0]
     indent = re.match(" *", lines[first])[0]
-    lines[first:first + len(old)] = [(indent + line.rstrip()).rstrip() for line in new]
+    new = tool.lines_of(textwrap.dedent("\n".join(new)))
+    lines[first:first + len(old)] = [(indent + line).rstrip() for line in new]
     return "\n".join(lines) + "\n"
 
 
@@ -372,6 +374,10 @@ def compile_help(said):
     return "It does not compile; the compiler's messages stand above. The first one matters most."
 
 
+# What lets the compiler change the order of sums, from inside of a file; the suite's flags do not.
+FAST_MATH = re.compile(r"pragma\W+(?:GCC|clang|STDC)\W+(?:optimize|fp)\b|\boptimize\s*\(")
+
+
 # A learner's kernels, with a call before each access to memory.
 CUDA = [sys.executable, SIMT / "compile.py", "clang++", "--arch=90a", "-I", ROOT / "common", "-c"]
 
@@ -489,6 +495,9 @@ def sanitizer_says(printed):
 
 def judge_c(step, file, folder, asan, say, harness):
     asan = asan and not step.on_gpu  # the model of a GPU sees every access anyway
+    if FAST_MATH.search(pathlib.Path(file).read_text(encoding="utf-8", errors="replace")):
+        return Verdict(False, "compiler_options", "The compiler's options are part of the step: "
+                       "take the pragma or the attribute that changes them out of your file.")
     program, said = compile_step(step, file, folder, asan, harness)
     if said.strip():
         say(said.rstrip())

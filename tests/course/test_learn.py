@@ -272,7 +272,9 @@ def check_limits_can_fail(tap):
         verdict = learn_steps.judge_typed(["--key", "n", "--answer", *answer.split()], {"n": found})
         tap.ok(verdict.passed == right, f"{found} for {answer}: {right}", verdict)
     lines = "a\n  b\nc\n"
-    tap.ok(learn_steps.exchange(lines, ["b"], ["d"], "") == "a\n  d\nc\n", "lines exchanged")
+    for new in (["d", "  e"], ["    d", "      e"]):
+        tap.ok(learn_steps.exchange(lines, ["b"], new, "") == "a\n  d\n    e\nc\n",
+               "lines exchanged; indentation does not tell the place", new)
     try:
         learn_steps.exchange(lines + "b\n", ["b"], ["d"], "here")
         tap.ok(False, "a line that stands there twice is refused")
@@ -307,6 +309,11 @@ def check_behaviour(tap):
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
            "other arguments than the harness gives are an error", (verdict, said))
+    sums = learn_steps.find_step("03.4b")
+    for line in ('#pragma GCC optimize("O3")', '_Pragma("GCC optimize (\\"O3\\")")',
+                 '__attribute__((optimize ("associative-math")))'):
+        verdict, _ = judge_text(sums, sums.stub().replace("void query", line + "\nvoid query"), ())
+        tap.ok(verdict.code == "compiler_options", f"03.4b: {line} is no answer", verdict)
     hops = learn_steps.find_step("06.6a")
     verdict, _ = judge_text(hops, hops.stub(), ())
     tap.ok(verdict.text.endswith("*down: expected 0, found 7.") and "*up is right" in verdict.text,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_format.py: every C and CUDA file is what clang-format makes of it.
+"""test_format.py: every C and CUDA file is what clang-format makes of it, and so is every file with
+a bug that ./ladder learn hands out: a line that is indented in another way tells the place.
 
 Versions of clang-format differ in their taste: the tree follows version 14 (Debian 12; on Ubuntu
 the package clang-format-14). With another version only, the checks are skipped and say so.
@@ -16,6 +17,8 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import tree
+sys.path.append(str(tree.ROOT / "common" / "tools"))
+import learn_steps
 from tap import Tap
 
 VERSION = "14"
@@ -75,6 +78,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         seen, blamed = sees(program, folder)
         tap.ok(seen, "a badly formatted file is seen", blamed)
+        hunts = {pathlib.Path(folder, f"{step.name}-{step.answer_name}"): step
+                 for step in learn_steps.read_steps() if step.kind == "bug"}
+        for path, step in hunts.items():
+            path.write_text(step.stub(), encoding="utf-8")
+        for path, said in complaints(program, hunts).items():
+            tap.ok(not said, f"the bug of {hunts[pathlib.Path(path)].name}", said[:600])
     names = tree.sources(*tree.C_LIKE)
     found = complaints(program, [tree.ROOT / name for name in names])
     for name in names:

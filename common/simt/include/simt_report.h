@@ -5,9 +5,11 @@
  * Interface:
  * - simt_finding: where the first finding is, a line for each place, and its title; NULL: none.
  * - simt_count: of all kernels: "sectors read", "sectors written" (32 bytes of global memory),
- *   "blocks", "wavefronts", "ideal wavefronts" (no two in one bank), "shared reads", "shared
- *   writes" (a warp's requests), or instructions by warps: "mma", "ldmatrix", "cp.async",
- *   "shuffles", "atomics", "barriers", "mbarrier".
+ *   "launches", "blocks", "wavefronts", "ideal wavefronts" (no two in one bank), "shared reads",
+ *   "shared writes", "global writes" (a warp's requests), "groups of copies beside reads" (for each
+ *   shared read of a warp those that are on their way), "mbarriers in use" (of a block), or
+ *   instructions by warps: "mma", "ldmatrix", "cp.async", "shuffles", "atomics", "barriers",
+ *   "mbarrier".
  * - simt_worst: the line that loses most wavefronts, or sectors read or written, and why; or NULL.
  * - simt_at_stop: called where the program cannot go on. simt_no_report: nothing at the end.
  */

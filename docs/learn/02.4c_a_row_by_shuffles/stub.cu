@@ -18,7 +18,7 @@ __global__ void rows_kernel(const float *X, float *m_out, float *l_out, int rows
     }
     /* YOUR CODE: 10 lines are enough */
     /* END OF YOUR CODE */
-    if (lane == 0) {
+    if (lane == row % 32) { /* any lane will do: all have the pair */
         m_out[row] = m;
         l_out[row] = l;
     }

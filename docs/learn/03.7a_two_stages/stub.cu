@@ -11,30 +11,26 @@
 struct Tiles {
     const float *V;
     float (*smem)[ROWS * D];
-    float *ahead, sum;
-    int begun;
+    float sum;
 
     __device__ void begin_copy(int j)
     {
         for (int n = threadIdx.x * 4; n < ROWS * D; n += 64 * 4)
             copy_async_16((uint32_t)__cvta_generic_to_shared(&smem[j % 2][n]), V + j * ROWS * D + n,
                           1);
-        begun++;
     }
 
     __device__ void add_tile(int j)
     {
-        if (threadIdx.x == 0)
-            ahead[j] = begun - 1 - j; /* tiles on their way */
         for (int r = 0; r < ROWS; r++)
             sum += smem[j % 2][r * D + threadIdx.x];
     }
 };
 
-__global__ void sum_kernel(const float *V, float *Y, float *ahead, int tiles)
+__global__ void sum_kernel(const float *V, float *Y, int tiles)
 {
     __shared__ __align__(16) float smem[2][ROWS * D];
-    Tiles all = {V, smem, ahead, 0.0f, 0};
+    Tiles all = {V, smem, 0.0f};
     /* YOUR CODE: 12 lines are enough */
     for (int j = 0; j < tiles; j++) {
         all.begin_copy(j);
@@ -47,7 +43,7 @@ __global__ void sum_kernel(const float *V, float *Y, float *ahead, int tiles)
     Y[threadIdx.x] = all.sum;
 }
 
-extern "C" void sum_tiles(const float *V, float *Y, float *ahead, int N)
+extern "C" void sum_tiles(const float *V, float *Y, int N)
 {
-    sum_kernel<<<1, 64>>>(V, Y, ahead, N / ROWS);
+    sum_kernel<<<1, 64>>>(V, Y, N / ROWS);
 }

@@ -31,16 +31,13 @@ __global__ void sum_kernel(const float *V, float *Y, int tiles)
         for (int r = 0; r < ROWS; r++)
             sum += smem[s][r * D + thread - 32];
     };
-    auto barrier_wait = [](uint32_t barrier, uint32_t parity) {
-        ::barrier_wait(barrier, parity, 0);
-    };
     /* YOUR CODE: 16 lines are enough */
     /* END OF YOUR CODE */
     if (thread >= 32)
         Y[thread - 32] = sum;
 }
 
-extern "C" void sum_tiles(const float *V, float *Y, float *, int N)
+extern "C" void sum_tiles(const float *V, float *Y, int N)
 {
     sum_kernel<<<1, 96>>>(V, Y, N / ROWS);
 }

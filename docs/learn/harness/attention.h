@@ -26,6 +26,8 @@ typedef struct Head {
 typedef enum AttentionMistake {
     RIGHT,
     NO_SCALE,
+    SCALE_BY_D,
+    SCALE_BY_KEYS,
     OTHER_CORNER,
     NO_MASK,
     MASKS_THE_PAST,
@@ -59,8 +61,12 @@ typedef enum AttentionMistake {
     "O is divided by l at every key, and l is not whole yet. O stays a sum; one division stands "  \
     "behind the last key."
 
+#define OTHER_SCALE                                                                                \
+    "The scale is 1/d or 1/sqrt(Nk) here (both are 1/2 for the four tokens). It is 1/sqrt(d)."
+
 #define ATTENTION_MISTAKES                                                                         \
-    {"no_scale", "The scores lack the scale 1/sqrt(d)."},                                          \
+    {"no_scale", "The scores lack the scale 1/sqrt(d)."}, {"other_scale", OTHER_SCALE},            \
+        {"other_scale", OTHER_SCALE},                                                              \
         {"other_corner", "The causal mask starts in the upper-left corner; the last query has to " \
                          "see the last key: j <= i + Nk - Nq."},                                   \
         {"no_mask", "The causal mask is missing."},                                                \
@@ -151,11 +157,15 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
             continue;
         for (x = 0; x < h->d && head_sees(h, mistake, i, j); x++)
             s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
-        s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
+        s *= mistake == NO_SCALE        ? 1.0
+             : mistake == SCALE_BY_D    ? 1.0 / (double)h->d
+             : mistake == SCALE_BY_KEYS ? 1.0 / sqrt((double)h->Nk)
+                                        : 1.0 / sqrt((double)h->d);
         m_new = (s > m && mistake != NO_MAX) || mistake == LAST_SCORE_FOR_MAX ? s : m;
         alpha = mistake == ALPHA_IS_ONE ? 1.0 : exp(m - m_new);
-        p = mistake == NO_MAX ? (double)expf((float)s)
-                              : exp(s - (mistake == OLD_MAXIMUM ? m : m_new));
+        p = mistake == NO_MAX
+                ? (double)expf((float)s)
+                : exp(s - (mistake == OLD_MAXIMUM && !has_flag("--large") ? m : m_new));
         l = (mistake == STALE_L ? 1.0 : alpha) * l +
             p * (mistake == ALPHA_ON_NEW_L || mistake == ALPHA_ON_NEW ? alpha : 1.0);
         if (mistake == ALPHA_ON_NEW_O || mistake == ALPHA_ON_NEW)
@@ -204,6 +214,11 @@ static inline const Mistake *diagnose_attention(const Output *O, const Output *l
     static const Mistake only_lse = {
         "lse_only",
         "O is right, and so is each weight. lse is m + ln l, with the m and l of the end."};
+    static const Mistake overflow = {
+        "not_the_maximum",
+        "lse is infinite: exp overflows above 88.72. What is subtracted from the "
+        "scores of a row has to be the largest of them."};
+    long e;
     if (is_right(lse) && !is_right(O)) {
         const long wrong = first_wrong(O);
         if (lse->expected[wrong / O->cols] == -INFINITY)
@@ -212,6 +227,9 @@ static inline const Mistake *diagnose_attention(const Output *O, const Output *l
             return &O_nan;
         return running ? &only_O : &only_O_at_once;
     }
+    for (e = 0; e < lse->rows && !running; e++)
+        if (isfinite(lse->expected[e]) && isinf(lse->found[e]) && lse->found[e] > 0)
+            return &overflow;
     return is_right(O) && !is_right(lse) ? &only_lse : NULL;
 }
 

@@ -58,20 +58,28 @@ static const struct {
 static const struct {
     const char *word, *count;
     int has_line; /* simt_worst() names one */
+    const char *why;
 } limits[] = {
-    {"sectors-read", "sectors read", 1},
-    {"sectors-written", "sectors written", 1},
-    {"shared-reads", "shared reads", 0},
-    {"shared-writes", "shared writes", 0},
-    {"wavefronts", "wavefronts", 1},
-    {"shuffles", "shuffles", 0},
-    {"copies", "cp.async", 0},
-    {"ldmatrix", "ldmatrix", 0},
-    {"mma", "mma", 0},
-    {"atomics", "atomics", 0},
-    {"barriers", "barriers", 0},
-    {"mbarrier", "mbarrier", 0},
-    {"blocks", "blocks", 0},
+    {"sectors-read", "sectors read", 1, ""},
+    {"sectors-written", "sectors written", 1, ""},
+    {"global-writes", "global writes", 0, "A warp's store of 4 or of 16 bytes a lane is one."},
+    {"shared-reads", "shared reads", 0, ""},
+    {"shared-writes", "shared writes", 0, ""},
+    {"wavefronts", "wavefronts", 1, ""},
+    {"shuffles", "shuffles", 0, ""},
+    {"copies", "cp.async", 0, ""},
+    {"overlap", "groups of copies beside reads", 0,
+     "While a tile is added, the next one has to be on its way: begin to copy it before, and wait "
+     "only for the groups that this tile needs."},
+    {"ldmatrix", "ldmatrix", 0, ""},
+    {"mma", "mma", 0, ""},
+    {"atomics", "atomics", 0, ""},
+    {"barriers", "barriers", 0, ""},
+    {"mbarrier", "mbarrier", 0, ""},
+    {"mbarriers", "mbarriers in use", 0,
+     "With one stage the producer waits while consumers add, and they while it fills."},
+    {"blocks", "blocks", 0, ""},
+    {"launches", "launches", 0, "Blocks that run one after the other are no grid."},
 };
 
 static struct {
@@ -184,12 +192,15 @@ void judge_counts(void)
         if (found < number(least, 0))
             refuse(least + 2,
                    "The result is right, but the idea of this step needs %ld %s at "
-                   "least; your kernel has %ld.",
-                   number(least, 0), limits[k].count, found);
+                   "least; your kernel has %ld. %s",
+                   number(least, 0), limits[k].count, found, limits[k].why);
         if (found > number(most, found)) {
-            const char *worst = limits[k].has_line ? simt_worst(limits[k].count) : NULL;
+            const char *worst = limits[k].has_line ? simt_worst(limits[k].count) : limits[k].why;
+            if (!worst)
+                worst = "No request is wider than its bytes need. There are too many: the same "
+                        "numbers are read, or written, again and again.";
             refuse(most + 2, "The result is right, but it takes %ld %s; %ld are enough.\n\n%s",
-                   found, limits[k].count, number(most, 0), worst ? worst : "");
+                   found, limits[k].count, number(most, 0), worst);
         }
     }
 }

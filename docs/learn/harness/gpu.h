@@ -3,8 +3,8 @@
  * gpu.h: what a harness of a step on the GPU adds to learn.h. The learner's kernels run in a model
  * of a GPU (common/simt), so that races, barriers, sectors and wavefronts are seen anywhere.
  *
- * A case has limits beside its sizes: `--most-sectors 64 --least-shuffles 5`; the names stand in
- * gpu.c. The least is what the idea of the step needs: without it a kernel that has no shared
+ * A case has limits beside its sizes: `--most-sectors-read 64 --least-shuffles 5`; their names are
+ * in gpu.c. The least is what the idea of the step needs: without it a kernel that has no shared
  * memory at all would pass a limit of bank conflicts. --early, --seed, --blocks choose an order of
  * copies, warps and blocks.
  *

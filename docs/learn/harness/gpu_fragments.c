@@ -42,3 +42,12 @@ void expect(int mistake)
             O->expected[r * d + x] =
                 0.125 * X[(mistake == 1 ? r ^ 8 : r) * d + (mistake == 2 ? x ^ 1 : x)];
 }
+
+const Mistake *diagnose(void)
+{
+    static const Mistake place = {
+        "another_place",
+        "where() does not ask for the place at which store_tile has put a number. Take lane 6 of a "
+        "tile: which r and x has its c[1], where is it stored, and what is where(r, x)?"};
+    return &place;
+}

@@ -8,12 +8,20 @@
 void attend_rows(const float *S, const float *V, float *O, float *lse, float *rescaled, int rows,
                  int keys);
 
+enum { RIGHT, AT_8, TOO_OFTEN, NEVER, STALE_A, STALE_BOTH, MOVES_BY_8 };
+
 const Mistake mistakes[] = {
+    {"at_8", "m moves where the score is exactly 8 above it; it stays there, and moves beyond."},
     {"too_often", "Some rows are rescaled at every new maximum. Move m only when the new maximum "
                   "is more than 8 above it."},
     {"never", "The maximum never moves behind the first key: a later score that is 100 larger "
               "overflows, or what was before it should have vanished."},
     {"stale_a", "l is rescaled and a is not, or the other way round: both are sums relative to m."},
+    {"stale_both",
+     "m moves, and l and a stay relative to the old one: rescale_row() does all of it."},
+    {"moves_by_8",
+     "m moves by 8, and the score may be more than 8 above it still: it has to become "
+     "the score."},
     {NULL, NULL},
 };
 
@@ -53,14 +61,16 @@ void expect(int mistake)
         int count = 0;
         for (j = 0; j < keys; j++) {
             const double s = S[r * keys + j];
-            if (mistake != 2 && s > m + (mistake == 1 ? 0.0 : 8.0)) {
-                l *= exp(m - s);
-                a *= mistake == 3 ? 1.0 : exp(m - s);
-                m = s;
-                count++;
+            if (mistake != NEVER &&
+                (s > m + (mistake == TOO_OFTEN ? 0.0 : 8.0) || (mistake == AT_8 && s == m + 8.0))) {
+                const double m_new = mistake == MOVES_BY_8 ? m + 8.0 : s;
+                l *= mistake == STALE_BOTH ? 1.0 : exp(m - m_new);
+                a *= mistake == STALE_A || mistake == STALE_BOTH ? 1.0 : exp(m - m_new);
+                m = m_new;
+                count += mistake != STALE_BOTH;
             }
-            l += exp(s - m);
-            a += exp(s - m) * V[j];
+            l += (double)expf((float)(s - m));
+            a += (double)expf((float)(s - m)) * V[j];
         }
         O->expected[r] = (float)a / (float)l;
         lse->expected[r] = m + log((double)(float)l);

@@ -12,6 +12,9 @@ const Mistake mistakes[] = {
                 "exp(m_old - m_new)."},
     {"one_of_a_warp", "This is the pair of lane 0 alone. Four or five shuffles are missing."},
     {"one_quad_lane", "l of one lane only is counted: four lanes hold a row."},
+    {"added_twice",
+     "l is four times too large: in the loop it is added up over the four lanes of a "
+     "row, and behind the loop again."},
     {NULL, NULL},
 };
 
@@ -73,7 +76,7 @@ void expect(int mistake)
             if (is_counted(mistake, c) && (mistake != 4 || c % 8 < 2))
                 sum += exp(X[r * cols + c] - most);
         m->expected[r] = most;
-        l->expected[r] = mistake == 2 ? stale_sum(X + r * cols) : sum;
+        l->expected[r] = mistake == 2 ? stale_sum(X + r * cols) : mistake == 5 ? 4.0 * sum : sum;
     }
 }
 
@@ -91,10 +94,15 @@ const Mistake *diagnose(void)
     static const Mistake quad = {
         "wrong_lanes", "m is not the maximum of its row: the lanes that hold a row differ in other "
                        "bits of their number."};
+    static const Mistake down = {
+        "lane_0_only", "The pair of row 0 is right, and lane 0 writes that one. Lane r writes row "
+                       "r: every lane has to end with the pair of its whole row, as with xor."};
     const long first = first_wrong(is_right(m) ? l : m);
     if (isnan(l->found[0]) || isnan(l->found[rows - 1]))
         return &empty;
     if (rows == 16 && first >= 8)
         return &half;
+    if (rows < 16 && first > 0)
+        return &down;
     return is_right(m) ? &lost : &quad;
 }

@@ -56,3 +56,16 @@ void expect(int mistake)
             S->expected[i * Nk + j] = sum;
         }
 }
+
+const Mistake *diagnose(void)
+{
+    static const Mistake grid = {
+        "grid",
+        "Nothing is wrong with the scores that were written. Of the others no thread is in "
+        "charge: the grid has to be as wide as the index of x needs it, and as high as that "
+        "of y does."};
+    long e, right = 1;
+    for (e = 0; e < (long)Nq * Nk; e++)
+        right &= is_unwritten(S, e) || fabs(S->found[e] - S->expected[e]) < 1e-3;
+    return right ? &grid : NULL;
+}

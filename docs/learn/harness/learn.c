@@ -126,6 +126,11 @@ int from_poison(const Output *out)
     return 0;
 }
 
+int is_unwritten(const Output *out, long element)
+{
+    return bits(out->found[element]) == POISON;
+}
+
 /* count floats and the guard behind them, all poisoned */
 static float *poisoned(long count)
 {
@@ -178,7 +183,7 @@ static int equal(const Output *o, long e)
 {
     const double found = o->found[e], expected = o->expected[e];
     if (isnan(expected))
-        return isnan(found) && bits(o->found[e]) != POISON;
+        return isnan(found) && !is_unwritten(o, e);
     if (isinf(expected))
         return found == expected;
     return fabs(found - expected) <= o->tolerance * (1.0 + fabs(expected));
@@ -242,7 +247,7 @@ static int underflow(void)
     for (k = 0; k < n_outputs; k++)
         for (e = 0; e < outputs[k].rows * outputs[k].cols && !strcmp(outputs[k].name, "lse"); e++)
             found |= isfinite(outputs[k].expected[e]) && outputs[k].expected[e] < -104.0 &&
-                     !isfinite(outputs[k].found[e]) && bits(outputs[k].found[e]) != POISON;
+                     !isfinite(outputs[k].found[e]) && !is_unwritten(&outputs[k], e);
     return found;
 }
 
@@ -285,7 +290,7 @@ static void describe(const Output *o, char *text, size_t size)
     used += (size_t)snprintf(text + used, size - used, ": expected ");
     used += write_value(o, o->expected[first], text + used, size - used);
     used += (size_t)snprintf(text + used, size - used, ", found ");
-    if (bits(o->found[first]) == POISON)
+    if (is_unwritten(o, first))
         used += (size_t)snprintf(text + used, size - used, "nothing (it was not written)");
     else if (bits(o->found[first]) == USED)
         used += (size_t)snprintf(text + used, size - used,

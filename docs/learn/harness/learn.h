@@ -18,6 +18,7 @@
  *   is_right: does an output equal what was expected last? first_wrong: the first element that
  *   does not, or -1. diagnose_overflow: says that lse is infinite where it should not be, or NULL.
  * - poison: fills memory that nobody may read. from_poison: was an element computed from it?
+ *   is_unwritten: is this element of an output still poison?
  * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
  * - refuse: the case ends here, with a code and a sentence.
  */
@@ -62,6 +63,7 @@ long first_wrong(const Output *out);
 const Mistake *diagnose_overflow(const Output *lse);
 void poison(float *x, long count);
 int from_poison(const Output *out);
+int is_unwritten(const Output *out, long element);
 void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -7,8 +7,10 @@
  * - page_floats: floats of a page of memory.
  * - paged_input(pages): zeros; close_pages(): from now on one page of each such input is readable,
  *   the one that was read last, and nothing may be written; open_pages(): all of them, again.
- * - page_visits(n): how often a page of the n-th input became readable. refuse_second_pass(pairs,
- *   remedy): of K and V as such inputs, opens them again and asks that scores were computed once.
+ * - paged_output(pages): the same, and the one page may be written, too.
+ * - page_visits(n): how often a page of the n-th such array became readable.
+ * - refuse_second_pass(pairs, remedy): of K and V as such inputs, opens them again and asks that
+ *   scores were computed once.
  * - little_memory(body, bytes, sentence): runs body with that much heap and that much stack, static
  *   arrays included. The case ends with `sentence` where body takes more.
  */
@@ -30,6 +32,7 @@
 typedef struct Paged {
     char *base;
     long pages, readable, visits; /* readable: a page, or -1 */
+    int open;                     /* what one may do with it */
 } Paged;
 
 static Paged paged[MAX_PAGED];
@@ -47,15 +50,25 @@ static inline long page_floats(void)
     return page_bytes() / (long)sizeof(float);
 }
 
-static inline float *paged_input(long pages)
+static inline float *paged_array(long pages, int open)
 {
     Paged *p = &paged[n_paged++];
     void *base = mmap(NULL, (size_t)(pages * page_bytes()), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         refuse("memory", "There is no memory for this case.");
-    *p = (Paged){base, pages, -1, 0};
+    *p = (Paged){base, pages, -1, 0, open};
     return base;
+}
+
+static inline float *paged_input(long pages)
+{
+    return paged_array(pages, PROT_READ);
+}
+
+static inline float *paged_output(long pages)
+{
+    return paged_array(pages, PROT_READ | PROT_WRITE);
 }
 
 static inline long page_visits(int n)
@@ -63,11 +76,12 @@ static inline long page_visits(int n)
     return paged[n].visits;
 }
 
-static inline void protect_pages(int protection)
+static inline void protect_pages(int closed)
 {
     int k;
     for (k = 0; k < n_paged; k++)
-        mprotect(paged[k].base, (size_t)(paged[k].pages * page_bytes()), protection);
+        mprotect(paged[k].base, (size_t)(paged[k].pages * page_bytes()),
+                 closed ? PROT_NONE : paged[k].open);
 }
 
 /* A page that is not readable yet becomes it, and the one before it no longer is. */
@@ -87,7 +101,7 @@ static inline void on_fault(int number_of_signal, siginfo_t *info, void *context
             refuse("pages", "Pages of an input were opened more than %ld times.", MAX_VISITS);
         if (p->readable >= 0)
             mprotect(p->base + p->readable * size, (size_t)size, PROT_NONE);
-        mprotect(p->base + page * size, (size_t)size, PROT_READ);
+        mprotect(p->base + page * size, (size_t)size, p->open);
         p->readable = page;
         return;
     }
@@ -107,13 +121,13 @@ static inline void close_pages(void)
 {
 #ifndef LEARN_ASAN
     catch_faults();
-    protect_pages(PROT_NONE);
+    protect_pages(1);
 #endif
 }
 
 static inline void open_pages(void)
 {
-    protect_pages(PROT_READ);
+    protect_pages(0);
     signal(SIGSEGV, SIG_DFL);
 }
 

@@ -18,7 +18,8 @@ enum {
     DELTA_MISSING,
     NOT_NORMALISED,
     MEAN_WITHOUT_P,
-    LSE_IN_IT
+    LSE_IN_IT,
+    ONE_MINUS_P
 };
 
 const Mistake mistakes[] = {
@@ -34,6 +35,9 @@ const Mistake mistakes[] = {
     {"mean_without_p", "delta is the plain sum of dP here; it is the sum of P dP."},
     {"lse_in_the_slope",
      "dlse is multiplied by lse: the slope of dlse * lse with respect to lse is dlse."},
+    {"slope_of_p",
+     "dlse is multiplied by P (1 - P), which is the slope of P_j with respect to s_j. "
+     "That of lse is P_j."},
     {NULL, NULL}};
 
 static float *s, *V, *dO, dlse;
@@ -89,10 +93,11 @@ void expect(int mistake)
         delta += (mistake == MEAN_WITHOUT_P ? 1.0 : exp(s[j] - lse)) * dP(j);
     for (j = 0; j < n; j++) {
         const double p = exp(s[j] - (mistake == NOT_NORMALISED ? m : lse));
-        const double share = mistake == IGNORED      ? 0.0
-                             : mistake == SUBTRACTED ? -dlse
-                             : mistake == LSE_IN_IT  ? dlse * lse
-                                                     : dlse;
+        const double share = mistake == IGNORED       ? 0.0
+                             : mistake == SUBTRACTED  ? -dlse
+                             : mistake == LSE_IN_IT   ? dlse * lse
+                             : mistake == ONE_MINUS_P ? dlse * (1.0 - p)
+                                                      : dlse;
         const double slope = dP(j) - (mistake == DELTA_MISSING ? 0.0 : delta);
         dS->expected[j] = mistake == WITHOUT_P ? p * slope + share : p * (slope + share);
     }

@@ -184,9 +184,13 @@ const Mistake *diagnose(void)
         "outside_the_block",
         "A block has the keys 0 to bk - 1, and something before or behind them was taken for a "
         "key. Both ends of the window are to be cut at the block."};
+    static const Mistake shares = {
+        "shares",
+        "lse is right, O is not. In the merge each side has a share, exp(its lse - both), "
+        "and its O is divided by its own l before."};
     if (from_poison(O))
         return &outside;
-    return diagnose_overflow(lse);
+    return is_right(lse) ? &shares : diagnose_overflow(lse);
 }
 
 void expect(int mistake)

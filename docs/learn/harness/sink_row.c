@@ -107,6 +107,9 @@ const Mistake *diagnose(void)
                      "where l > 0."};
     if (n == 0 && isinf(sink))
         return &empty;
+    expect(NOT_IN_L); /* whatever dsink is */
+    if (is_right(O) && is_right(lse))
+        return &mistakes[NOT_IN_L - 1];
     return isnan(lse->found[0]) || isinf(lse->found[0]) || isnan(dsink->found[0]) ? &not_in_m
                                                                                   : NULL;
 }

@@ -4,7 +4,7 @@
  *
  * Interface: --rows, --cols, --growing, --large, --below: around -200, --masked: every third score
  * is -inf, --empty: every second row is, --pages: rows of that many pages of memory, of which one
- * is readable at a time.
+ * of S and one of P is open at a time.
  */
 #include <math.h>
 
@@ -53,23 +53,38 @@ void prepare(void)
     }
 }
 
-void call(void)
+/* How often the learner went through a row: visits of its pages. */
+static double passes(int n)
 {
-    int status;
-    if (has_flag("--pages"))
-        close_pages();
-    status = softmax_rows_variant(S, P->found, lse->found, (int)rows, (int)cols);
-    if (has_flag("--pages"))
-        open_pages();
-    if (status != 0)
-        refuse("status", "Your function returned another number than 0.");
-    if (page_visits(0) > 2 * rows * cols / page_floats())
+    return (double)page_visits(n) * (double)page_floats() / (double)(rows * cols);
+}
+
+static void call_with_pages(void)
+{
+    float *paged_P = paged_output(rows * cols / page_floats());
+    close_pages();
+    softmax_rows_variant(S, paged_P, lse->found, (int)rows, (int)cols);
+    open_pages();
+    memcpy(P->found, paged_P, sizeof(float) * (size_t)(rows * cols));
+    if (passes(0) > 2.0)
         refuse(
             "three_passes",
             "A row of %ld pages was read in %.1f passes. Two are enough: maximum and sum in one, "
             "then P.",
-            cols / page_floats(),
-            (double)page_visits(0) * (double)page_floats() / (double)(rows * cols));
+            cols / page_floats(), passes(0));
+    if (passes(1) > 1.0)
+        refuse("p_again",
+               "P of a row of %ld pages was gone through %.1f times. Once is enough: maximum and "
+               "sum come from S alone, in one pass.",
+               cols / page_floats(), passes(1));
+}
+
+void call(void)
+{
+    if (has_flag("--pages"))
+        call_with_pages();
+    else if (softmax_rows_variant(S, P->found, lse->found, (int)rows, (int)cols) != 0)
+        refuse("status", "Your function returned another number than 0.");
 }
 
 static void expect_row(int mistake, const float *s, double *p, double *row_lse)

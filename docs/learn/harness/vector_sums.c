@@ -8,7 +8,7 @@
 
 void query_scores(const float *q, const float *K, float *s, int N, int d);
 
-#define SHARE 0.6
+#define SHARE 0.45
 
 const Mistake mistakes[] = {
     {"tail_forgotten",
