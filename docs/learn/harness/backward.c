@@ -2,8 +2,9 @@
  *
  * backward.c: judges a part of the backward pass of one head, or all of it.
  *
- * The parts have the prototypes of the course kit's contract `backward_steps`. A learner's file
- * defines one of the functions; the others stay empty (weak) and are not called.
+ * dV and dQ have the prototypes of the course kit's contract `backward_steps`, dK has keys as
+ * columns. A learner's file defines one of the functions; the others stay empty (weak) and are not
+ * called.
  *
  * Interface: --part dV|dK|dQ|all, -N tokens, -d channels, --causal, --hand: the four tokens;
  * --alike: all keys and values are the same; --ranks, for what a ring's mistake would give;
@@ -21,9 +22,8 @@
 
 WEAK int backward_dv_variant(const float *Q, const float *K, const float *lse, const float *dO,
                              float *dV, int N, int d, int causal);
-WEAK int backward_dk_variant(const float *Q, const float *K, const float *V, const float *lse,
-                             const float *dO, const float *delta, float *dK, int N, int d,
-                             int causal);
+WEAK void key_gradient(const float *Q, const float *K_T, const float *V, const float *lse,
+                       const float *dO, const float *delta, float *dK_T, int N, int d, int causal);
 WEAK int backward_dq_variant(const float *Q, const float *K, const float *V, const float *lse,
                              const float *dO, const float *delta, float *dQ, int N, int d,
                              int causal);
@@ -55,7 +55,10 @@ enum {
     DQ_WITH_Q,
     DP_TURNED,
     DIAGONAL_TILE_WHOLE,
-    STALE_KEYS
+    STALE_KEYS,
+    MASK_TURNED,
+    K_NOT_TRANSPOSED,
+    DK_NOT_TRANSPOSED
 };
 
 const Mistake mistakes[] = {
@@ -94,11 +97,18 @@ const Mistake mistakes[] = {
     {"stale_keys", "Each rank computes with the keys that it had at first, whoever's sums are "
                    "here: keys and sums "
                    "of a block have to travel together."},
+    {"mask_turned",
+     "The mask is turned: key j is seen by the queries from j on, and by none before."},
+    {"k_not_transposed",
+     "K_T is read as if each row were a key. Row x holds channel x of all keys: "
+     "K_T[x * N + j]."},
+    {"dk_not_transposed", "dK_T is written as if each row were a key. Row x holds channel x of all "
+                          "keys: dK_T[x * N + j]."},
     {NULL, NULL}};
 
 static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
 
-static float *Q, *K, *V, *O, *lse, *dO, *delta;
+static float *Q, *K, *K_T, *V, *O, *lse, *dO, *delta;
 static Output *out[3]; /* of `all`: dQ, dK, dV; else the one that is wanted */
 static long Nq, Nk, d;
 static int causal;
@@ -117,6 +127,8 @@ static int head_sees(int mistake, long i, long j)
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
     if (mistake == DIAGONAL_TILE_WHOLE)
         return !causal || j / TILE <= position / TILE;
+    if (mistake == MASK_TURNED)
+        return !causal || j >= position;
     return !causal || mistake == NO_MASK || j <= position;
 }
 
@@ -162,6 +174,9 @@ void prepare(void)
         memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V), memcpy(dO, hand_dO, sizeof hand_dO);
     }
+    K_T = input("K_T", Nk * d);
+    for (long e = 0; e < Nk * d; e++)
+        K_T[e % d * Nk + e / d] = K[e];
     P = malloc(sizeof *P * (size_t)(Nq * Nk)), dP = malloc(sizeof *dP * (size_t)(Nq * Nk));
     if (!P || !dP)
         refuse("memory", "There is no memory for this case.");
@@ -169,7 +184,8 @@ void prepare(void)
     if (is_word("--part", "dQ") || all)
         out[0] = output("dQ", Nq, d, "query", "channel");
     if (is_word("--part", "dK") || all)
-        out[all ? 1 : 0] = output("dK", Nk, d, "key", "channel");
+        out[all ? 1 : 0] =
+            all ? output("dK", Nk, d, "key", "channel") : output("dK_T", d, Nk, "channel", "key");
     if (is_word("--part", "dV") || all)
         out[all ? 2 : 0] = output("dV", Nk, d, "key", "channel");
 }
@@ -194,9 +210,9 @@ void call(void)
             missing("backward_dv_variant");
         status = backward_dv_variant(Q, K, lse, dO, out[0]->found, n, c, causal);
     } else if (is_word("--part", "dK")) {
-        if (!backward_dk_variant)
-            missing("backward_dk_variant");
-        status = backward_dk_variant(Q, K, V, lse, dO, delta, out[0]->found, n, c, causal);
+        if (!key_gradient)
+            missing("key_gradient");
+        key_gradient(Q, K_T, V, lse, dO, delta, out[0]->found, n, c, causal);
     } else if (is_word("--part", "dQ")) {
         if (!backward_dq_variant)
             missing("backward_dq_variant");
@@ -219,7 +235,8 @@ void call(void)
 /* P and dS of a pair, as they are or as a mistake makes them. */
 static void pair(int mistake, long i, long j, double *p, double *dS)
 {
-    const double s = dot(Q + i * d, K + j * d) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
+    const float *k = (mistake == K_NOT_TRANSPOSED ? K_T : K) + j * d;
+    const double s = dot(Q + i * d, k) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
     double mean = delta[mistake == DELTA_OF_THE_KEY && j < Nq ? j : i];
     *p = !head_sees(mistake, i, j)     ? 0
          : mistake == P_NOT_NORMALISED ? exp(s)
@@ -245,6 +262,18 @@ static void add(int mistake, double *to, long row, double factor, const float *f
         to[row * d + x] = (mistake == OVERWRITTEN ? 0 : to[row * d + x]) + factor * from[x];
 }
 
+/* [Nk][d] to [d][Nk], in place. */
+static void transpose(double *x)
+{
+    double *copy = malloc(sizeof *copy * (size_t)(Nk * d));
+    if (!copy)
+        refuse("memory", "There is no memory for this case.");
+    memcpy(copy, x, sizeof *copy * (size_t)(Nk * d));
+    for (long e = 0; e < Nk * d; e++)
+        x[e % d * Nk + e / d] = copy[e];
+    free(copy);
+}
+
 void expect(int mistake)
 {
     const double scale = 1 / sqrt((double)d);
@@ -255,11 +284,11 @@ void expect(int mistake)
     double *dQ = NULL, *dK = NULL, *dV = NULL;
     for (int n = 0; n < 3; n++)
         if (out[n]) {
-            memset(out[n]->expected, 0, sizeof(double) * (size_t)(out[n]->rows * d));
+            memset(out[n]->expected, 0, sizeof(double) * (size_t)(out[n]->rows * out[n]->cols));
             if (!strcmp(out[n]->name, "dQ"))
                 dQ = out[n]->expected;
             else
-                *(!strcmp(out[n]->name, "dK") ? &dK : &dV) = out[n]->expected;
+                *(!strncmp(out[n]->name, "dK", 2) ? &dK : &dV) = out[n]->expected;
         }
     for (long i = 0; i < Nq; i++)
         for (long j = 0; j < Nk; j++) {
@@ -282,4 +311,6 @@ void expect(int mistake)
                 add(mistake, dV, j, scale_v * (mistake == DV_WITH_DS ? dS : p_turned),
                     dO + row * d);
         }
+    if (dK && !is_word("--part", "all") && mistake != DK_NOT_TRANSPOSED)
+        transpose(dK);
 }
