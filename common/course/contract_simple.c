@@ -128,6 +128,12 @@ static double least_shared_reads(const JudgeCase *c)
     return 2.0 * N * N * (double)c->flags->d / (32.0 * 4.0 * 16.0) / (is_causal(c) ? 2.0 : 1.0);
 }
 
+/* O and lse, and a place for each that kernels write to: less than Q, K and V of 16 tokens. */
+static double most_back(const JudgeCase *c)
+{
+    return 2.0 * (double)(tensor_bytes(c) + row_bytes(c)) + 1024.0;
+}
+
 /* What the kernels did, and what is no kernel. */
 static void judge_counts(const JudgeCase *c, const double *counts, JudgeRun *run)
 {
@@ -147,6 +153,11 @@ static void judge_counts(const JudgeCase *c, const double *counts, JudgeRun *run
                  "its kernels read %.0f sectors of 32 bytes and wrote %.0f: the result depends on "
                  "%.0f, and has %.0f",
                  counts[CUDA_READ], counts[CUDA_WRITTEN], read, written);
+    else if (counts[CUDA_BACK] > most_back(c))
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "%.0f bytes came back to the host, or are shared with it, accepted are %.0f: O "
+                 "and lse, which kernels compute",
+                 counts[CUDA_BACK], most_back(c));
     else {
         run->sectors = (read + written) / moved;
         if (counts[CUDA_SHARED] >= least_shared_reads(c) && counts[CUDA_WAVES] > 0.0)

@@ -21,7 +21,17 @@ typedef struct SmallNumbers {
     float real;
 } SmallNumbers;
 
-enum { CUDA_BLOCKS, CUDA_READ, CUDA_WRITTEN, CUDA_WAVES, CUDA_IDEAL, CUDA_SHARED, CUDA_COUNTS };
+/* CUDA_BACK: bytes that a copy brought to the host, or that host and kernels share. */
+enum {
+    CUDA_BLOCKS,
+    CUDA_READ,
+    CUDA_WRITTEN,
+    CUDA_WAVES,
+    CUDA_IDEAL,
+    CUDA_SHARED,
+    CUDA_BACK,
+    CUDA_COUNTS
+};
 
 /* counts [CUDA_COUNTS], finding: a text, "" where no rule was broken. */
 int flash_cuda_variant(const float *Q, const float *K, const float *V, float *O, float *lse, int N,

@@ -30,6 +30,10 @@ CODE = ["-O1", "-g", "-gline-tables-only", "-ffp-contract=fast", "-fno-vectorize
         "-fno-slp-vectorize", "-fPIC", "-fno-exceptions", "-fno-strict-aliasing", "-fdeclspec",
         "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-math-errno",
         "-Wno-everything"]
+# what FILE looks at when the submission calls it
+WATCHED = ["-Wl," + ",".join("--wrap=" + name for name in (
+    "cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpy2D", "cudaMemcpy2DAsync", "cudaHostAlloc",
+    "simtMallocManaged"))]
 LIBRARIES = ["-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
 
 
@@ -81,7 +85,8 @@ def main():
                            *machine, *HOOKS, middle, "-o", made], check=False)
     if shared and done.returncode == 0:
         done = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-I" + headers, shared, made,
-                               "-o", out, str(HERE / "libsimt.a"), *LIBRARIES], check=False)
+                               "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES],
+                              check=False)
     sys.exit(done.returncode)
 
 

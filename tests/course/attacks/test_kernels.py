@@ -49,19 +49,63 @@ HEAD = '#include <cuda_runtime.h>\n#include "flash_simple.h"\n' + ON_CPU
 SIGNATURE = """extern "C" int flash_simple_variant(const float *Q, const float *K, const float *V,
                                     float *O, float *lse, int N, int d, int causal)
 """
+NOTHING = "    return 0;\n}\n"
 CALL = "    on_cpu(Q, K, V, O, lse, N, d);\n    return 0;\n}\n"
+# reads all inputs and writes all outputs, as a kernel has to
+MOVER = HEAD.replace("%", "%%") + """#include <stdlib.h>
+__global__ void move(const float *in, const float *done, float *to, int n, int all)
+{
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < n && in[i] + in[n + i] + in[2 * n + i] == 12345.0f)
+        to[i] = 0.0f;
+    if (i < all)
+        to[i] = done[i];
+}
+""" + SIGNATURE + """{
+    size_t n = (size_t)N * d, b = n * sizeof(float), all = b + N * sizeof(float);
+    float *p, *h = (float *)malloc(all);
+    cudaMalloc(&p, 3 * b + 2 * all);
+    cudaMemcpy(p, Q, b, cudaMemcpyHostToDevice);
+    cudaMemcpy(p + n, K, b, cudaMemcpyHostToDevice);
+    cudaMemcpy(p + 2 * n, V, b, cudaMemcpyHostToDevice);
+    %s
+    float *done = p + 3 * n, *to = done + n + N;
+    cudaMemcpy(done, h, all, cudaMemcpyHostToDevice);
+    move<<<(n + N + 127) / 128, 128>>>(p, done, to, n, n + N);
+    cudaMemcpy(O, to, b, cudaMemcpyDeviceToHost);
+    cudaMemcpy(lse, to + n, N * sizeof(float), cudaMemcpyDeviceToHost);
+    cudaFree(p);
+    free(h);
+    return 0;
+}
+"""
 # name, the text, what is said
 DEEDS = [
-    ("no launch", HEAD + SIGNATURE + "{\n" + CALL, "it launched no kernel"),
+    ("no launch", HEAD + SIGNATURE + "{\n" + NOTHING, "it launched no kernel"),
+    ("no launch, and the host computes", HEAD + SIGNATURE + "{\n" + CALL,
+     "the host copies Q, K and V, and only kernels read them"),
     ("an empty launch", HEAD + "__global__ void nothing(void)\n{\n}\n" + SIGNATURE +
-     "{\n    nothing<<<1, 32>>>();\n" + CALL, "read 0 sectors of 32 bytes"),
+     "{\n    nothing<<<1, 32>>>();\n" + NOTHING, "read 0 sectors of 32 bytes"),
     ("a kernel that sees one tile", HEAD + "__global__ void look(const float *Q, float *to)\n"
      "{\n    *to = Q[threadIdx.x];\n}\n" + SIGNATURE +
      "{\n    float *p;\n    cudaMalloc(&p, 4096);\n    cudaMemset(p, 0, 4096);\n"
-     "    look<<<1, 1>>>(p, p + 64);\n    cudaFree(p);\n" + CALL, "the result depends on"),
+     "    look<<<1, 1>>>(p, p + 64);\n    cudaFree(p);\n" + NOTHING, "the result depends on"),
     ("a kernel on the host's memory", HEAD + "__global__ void look(const float *Q, float *to)\n"
      "{\n    *to = Q[threadIdx.x];\n}\n" + SIGNATURE +
      "{\n    look<<<1, 1>>>(Q, O);\n" + CALL, "cudaMalloc did not give"),
+    ("kernels that move what the host computed", MOVER % "on_cpu(Q, K, V, h, h + n, N, d);",
+     "the host copies Q, K and V, and only kernels read them"),
+    ("the same with inputs that came back from the device", MOVER % """
+    float *in = (float *)malloc(3 * b);
+    cudaMemcpy(in, p, 3 * b, cudaMemcpyDeviceToHost);
+    on_cpu(in, in + n, in + 2 * n, h, h + n, N, d);
+    free(in);""", "bytes came back to the host"),
+    ("the same with inputs in memory that both share", MOVER % """
+    float *in;
+    cudaMallocManaged(&in, 3 * b);
+    cudaMemcpy(in, p, 3 * b, cudaMemcpyDefault);
+    on_cpu(in, in + n, in + 2 * n, h, h + n, N, d);
+    cudaFree(in);""", "bytes came back to the host"),
     ("a kernel that is not watched", SOLUTION.replace(
         "__global__", '__attribute__((no_sanitize("thread"))) __global__', 1), "'__attribute__'"),
 ]
@@ -113,12 +157,12 @@ def check_counts(tap, build):
             status, rows, err = grade(build, path, [folder / name])
             tap.ok(status == 2 and not rows and "found no .cu file" in err,
                    f"flash_cuda: {name} is refused", err)
-        odd = [*((n, "NAN") for n in range(6)), (3, "INFINITY"), (0, "-1"), (4, "9e9")]
+        odd = [*((n, "NAN") for n in range(7)), (3, "INFINITY"), (0, "-1"), (4, "9e9")]
         for at, value in odd:
             (folder / "counts.c").write_text(
                 "#include <math.h>\nint flash_cuda_variant(const float *Q, const float *K, const "
                 "float *V, float *O, float *lse, int N, int d, int causal, double *counts)\n{\n"
-                "    for (int n = 0; n < 6; n++)\n        counts[n] = 1e9;\n"
+                "    for (int n = 0; n < 7; n++)\n        counts[n] = 1e9;\n"
                 f"    counts[{at}] = {value};\n    return 0;\n}}\n", encoding="utf-8")
             subprocess.run(["cc", "-shared", "-fPIC", "counts.c", "-o", "counts.so"], cwd=folder,
                            check=True)
