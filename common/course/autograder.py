@@ -29,6 +29,7 @@ import datetime
 import itertools
 import json
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -55,10 +56,11 @@ def submission_for(suite, folder):
 
 
 def nearly(name):
-    """What a student may have meant by it: Mine.C, src/mine.c, mine.c.txt, or an archive; "" if
+    """What a student may have meant by it: Mine.C, src/mine.c, mine (1).c, or an archive; "" if
     there is none."""
     found = sorted(itertools.islice(pathlib.Path(name).parent.rglob("*"), MOST_LOOKED_AT))
-    found = [path for path in found if path.name.lower().split(".")[0] == name.stem] or \
+    found = [path for path in found
+             if re.fullmatch(rf"{name.stem}(\W.*)?", path.name.lower())] or \
             [path for path in found if path.suffix.lower() in ARCHIVES]
     return str(found[0].relative_to(name.parent)) if found else ""
 

@@ -471,7 +471,7 @@ def compare(sources, to):
         texts = {name: ["\n".join(raw_texts(path)), text] for name, (path, text) in sources.items()}
         # what the course's headers and stubs hold counts for nobody
         given = [similarity.read(path) for path in (*HEADERS[0].glob("*.h"),
-                                                    *HEADERS[0].parent.glob("*/stub.c"))]
+                                                    *HEADERS[0].parent.glob("*/stub.*"))]
         enough = sum(any(both) for both in texts.values()) >= 2
         found = similarity.fields(texts, ROOT, given) if enough else {}
     except Exception:  # whatever a submission did to it: the points are worth more

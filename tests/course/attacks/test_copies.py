@@ -85,8 +85,13 @@ def main():
                    f"a copy: {name}", f"{found} {one.error}")
         tap.ok(all(result["similarity"] is None and result["similarity_why"] == "it did not compile"
                    for result in results[len(COPIES):]), "what was not read has no number")
+        stub = str(ROOT / "docs/course/6_cuda_forward/stub.cu")
+        results = [{"submission": name} for name in ("a", "b")]
+        grade.add_similarity(results, {name: (stub, "") for name in ("a", "b")})
+        tap.ok(all(result["similarity_why"].startswith("it has 0 fingerprints of its own")
+                   for result in results), "a stub counts for nobody, in CUDA either", str(results))
         # an honest solution is no copy of another assignment's, nor of the rungs
-        given = [similarity.read(path) for pattern in ("include/*.h", "*/stub.c")
+        given = [similarity.read(path) for pattern in ("include/*.h", "*/stub.*")
                  for path in (ROOT / "docs" / "course").glob(pattern)]
         known = set().union(*map(similarity.fingerprints, given))
         public = similarity.repository(ROOT, (".c", ".h"))

@@ -100,7 +100,7 @@ int {NAME}({ARGUMENTS})
 
 def check_absent(tap, place):
     suite = suites.parse("contract=flash_simple\n : -N 3\n", "S")
-    for name in ("Mine.C", "src/mine.c", "mine.c.txt", "all.zip"):
+    for name in ("Mine.C", "src/mine.c", "mine.c.txt", "mine (1).c", "all.zip"):
         file = place / name.split(".")[0].replace("/", "_") / name
         file.parent.mkdir(parents=True)
         file.write_text("", encoding="utf-8")
