@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""figures.py: the figures that are drawn from recorded rows, as SVG. The other drawings in
-docs/figures never change: they are the SVG files themselves, and each says in its first lines what
-it shows.
+"""figures.py: the figures of speed and memory, drawn from recorded rows as SVG. The other drawings
+in docs/figures never change (what was counted, and errors, are among them): they are the SVG files
+themselves, and each says in its first lines what it shows.
 
     figures.py OUTDIR FILE.jsonl...        what the rows have data for; bars of speed as text
     figures.py OUTDIR [--check]            those of the docs, from docs/results; --check: exit 1
@@ -99,16 +99,16 @@ def ticks(low, high, base):
 class Panel:
     """series: [(name or "", points, dash)]; levels: [(y, text)] lines across, without a name.
     bases: of the axes' logarithms, 0: linear, from zero on. spots: [(x, y, text, colour)], those
-    of one x side by side; without a colour the text stands at the point."""
+    of one x side by side."""
 
-    def __init__(self, title, xlabel, ylabel, series, levels=(), bases=(2, 10), spots=(), most=0):
+    def __init__(self, title, xlabel, ylabel, series, levels=(), bases=(2, 10), spots=()):
         self.title, self.xlabel, self.ylabel, self.bases = title, xlabel, ylabel, bases
         self.series, self.levels, self.spots = series, levels, spots
         points = [p for _, line, *_ in series for p in line] + [spot[:2] for spot in spots]
         self.low, self.high = [], []
         for axis, base in enumerate(bases):
             values = [p[axis] for p in points] + ([y for y, _ in levels] if axis else [])
-            low, high = min(values), max([*values, most] if axis else values)
+            low, high = min(values), max(values)
             self.low.append(low / 1.3 if base else 0)
             self.high.append(high * 1.3 if base else high * 1.1)
 
@@ -155,11 +155,9 @@ class Panel:
             at, last = self.place(x, self.high[1])[0], -math.inf
             for y, text, colour in here:
                 last = max(y, last + 16)  # names that are too near move down
-                if colour:
-                    pic.line(at, y, at + 10, last, colour, 1)
-                    pic.mark(at, y, colour)
-                pic.text(at + (13 if colour else 0), last + 5, text, 12,
-                         "start" if colour else "middle", colour or "#222222")
+                pic.line(at, y, at + 10, last, colour, 1)
+                pic.mark(at, y, colour)
+                pic.text(at + 13, last + 5, text, 12, "start", colour)
 
 
 def chart(title, under, panels, shows, size=(470, 310)):
@@ -211,10 +209,6 @@ def square(rows):
             and r.get("mask") in (None, "none") and r.get("window") in (None, [-1, -1])]
 
 
-def per_head(row, key):
-    return row[key] / (row["B"] * row["H"])
-
-
 def lines(rows, x, y, order=()):
     """[(variant, its rows' points by x)], in this order or by name."""
     found = by_variant(rows)
@@ -225,7 +219,6 @@ def lines(rows, x, y, order=()):
 # --- figures of lines -----------------------------------------------------------------------------
 
 GPU_BYTES = {"H200": 141e9, "H100": 80e9, "A100": 80e9}  # of the card, by a part of its name
-TRAFFIC_TWINS = [("naive", "v1_cublas"), ("flash_forward", "v0_fa1"), ("flash_forward", "v1_fa2")]
 
 
 def beyond(points, most):
@@ -261,86 +254,6 @@ def wall(rows):
                [(n, p, "") for n, p in memory] +
                [(n + "|", beyond(p, 80e9), "6 4") for n, p in memory], levels)],
         "Time and memory of materialised attention against N, and where memory ends.")
-
-
-def unsafe_exp(rows):
-    """Worst relative error of P against the size of the scores, with and without the maximum
-    subtracted. Where rows came out infinite or NaN a mark stands on a line above the axis."""
-    rows = latest(recorded.experiment(rows, "score_range"),
-                  lambda r: (r["variant"], r["score_max"]))
-    series, spots = [], []
-    for name in ("v0_three_pass", "v1_online", "unsafe_no_max"):
-        points = sorted((r["score_max"], r["error"], r["nonfinite"]) for r in rows
-                        if r["variant"] == name)
-        if len(points) < 3:
-            return None
-        series.append((name, [(x, max(e, 1e-9)) for x, e, _ in points if e is not None], ""))
-        spots += [(x, 1e2, "x", "") for x, _, bad in points if bad]
-    return chart("exp without the maximum works, until it does not",
-                 f"{rows[0]['rows']} rows of {rows[0]['cols']} f32 scores; float32 exp overflows "
-                 "above a score of 88.72",
-                 [Panel("", "largest score in magnitude", "worst relative error of P", series,
-                        [(1e2, "NaN or inf")], (10, 10), spots, 1e3)],
-                 "How wrong softmax is when the row's maximum is not subtracted first.")
-
-
-def counted(rows):
-    return latest([r for r in rows if r["stage"] == "flash_forward" and r.get("traffic_bytes")],
-                  lambda r: (r["variant"], r["Nq"], r["sram_elements"], r["d"]))
-
-
-def traffic_n(rows):
-    """Bytes of a head against N. Left, counted on the CPU with one size of fast memory; right, what
-    ncu saw of the same algorithms on a GPU: requests to the L2, and HBM."""
-    left = richest(counted(rows), lambda r: (r["sram_elements"], r["d"]), lambda r: r["Nq"])
-    right = [r for r in square(rows) if r.get("l2_request_bytes") and r.get("dram_bytes")
-             and (r["stage"], r["variant"]) in TRAFFIC_TWINS and r.get("dtype") == "f32"]
-    right = latest(richest(right, sizes_of, lambda r: r["Nq"]), lambda r: (r["variant"], r["Nq"]))
-    if len({r["Nq"] for r in left}) < 3:
-        return None
-    M, d = left[0]["sram_elements"], left[0]["d"]
-    ends = sorted({r["Nq"] for r in left})[::len({r["Nq"] for r in left}) - 1]
-    series = [(n, p, "") for n, p in
-              lines(left, "Nq", lambda r: per_head(r, "traffic_bytes"))]
-    series += [("4 (4 N² + 4 N d) bytes", [(n, 4 * (4 * n * n + 4 * n * d)) for n in ends], "6 4"),
-               ("4 · 12 N² d² / M bytes", [(n, 48 * n * n * d * d / M) for n in ends], "2 4")]
-    panels = [Panel(f"Counted, fast memory M = {M} elements", "sequence length N",
-                    "loads and stores (bytes)", series)]
-    if right:
-        order = [name for _, name in TRAFFIC_TWINS]
-        found = [lines(right, "Nq", lambda r, key=key: per_head(r, key), order)
-                 for key in ("l2_request_bytes", "dram_bytes", "hbm_bytes_model")]
-        panels.append(Panel(
-            f"Measured, {chip(right[0])}", "sequence length N",
-            "bytes; solid: asked of L2, dashed: of HBM, dotted: the model",
-            [(n, p, "") for n, p in found[0]] + [(n + "|", p, "6 4") for n, p in found[1]] +
-            [(n + "|", p, "2 4") for n, p in found[2]]))
-    return chart(f"Bytes of one head, f32, d = {d}", "", panels,
-                 "Bytes of one head against N, counted and measured on a GPU.")
-
-
-def traffic_m(rows):
-    """Bytes of a head against the size of fast memory, counted; beside them what v0_fa1 asked of
-    the L2 of a GPU, at the M that its tiles stand for."""
-    everything = square(rows)
-    rows = richest(counted(rows), lambda r: (r["Nq"], r["d"]), lambda r: r["sram_elements"])
-    M = sorted({r["sram_elements"] for r in rows})
-    if len(M) < 3:
-        return None
-    N, d = rows[0]["Nq"], rows[0]["d"]
-    series = [(n, p, "") for n, p in
-              lines(rows, "sram_elements", lambda r: per_head(r, "traffic_bytes"))]
-    seen = [(4 * d * r["tile_keys"], per_head(r, "l2_request_bytes")) for r in everything
-            if r.get("l2_request_bytes") and r["variant"] == "v0_fa1" and r.get("tile_keys")
-            and (r["Nq"], r["d"]) == (N, d)]
-    series += [("v0_fa1 asks of a GPU's L2, at M = 4 d Bc", seen[-1:], "")] if seen else []
-    series += [("4 · 12 N² d² / M bytes", [(m, 48 * N * N * d * d / m) for m in (M[0], M[-1])],
-                "2 4")]
-    return chart(f"Bytes of one head against fast memory, N = {N}, d = {d}, f32",
-                 f"from M = 4 d² = {4 * d * d} on Br = d",
-                 [Panel("", "fast memory M (elements)", "loads and stores, counted (bytes)", series,
-                        [(4 * (4 * N * d + N), "every input and output once")])],
-                 "Bytes of one head against the size of fast memory, counted.")
 
 
 def speedup_points(rows, standard, clock):
@@ -498,63 +411,6 @@ def window_cost(rows):
                              for variant, left, points in found]))
     return chart("Causal attention without a window, and with one of w keys", "", panels,
                  "Time against N, without a window and with some.") if panels else None
-
-
-def step_error(rows):
-    """Stage 05: error of O against the number of online steps, where O is rounded at every step,
-    and beside it the error of one float32 accumulator."""
-    rows = [r for r in windowed(rows) if r.get("o_error") and left_of(r) < 0 and r.get("block_kv")]
-    stepped = [r for r in rows if r["variant"] == "v1_online_block"]
-    stepped = richest(stepped, lambda r: (r["device"], r["B"], r["H"], r["Nq"], r["d"], r["mask"]),
-                      lambda r: (r["dtype"], r["block_kv"]))
-    series = []
-    for dtype in ("bf16", "f16", "f32"):
-        mine = latest([r for r in stepped if r["dtype"] == dtype], lambda r: r["block_kv"])
-        if len(mine) < 3:
-            continue
-        points = sorted((-(-r["Nk"] // r["block_kv"]), r["o_error"]) for r in mine)
-        once = [r["o_error"] for r in rows if r["variant"] == FAST and r["dtype"] == dtype
-                and all(r[k] == stepped[0][k] for k in ("B", "H", "Nq", "d", "mask"))]
-        series.append((dtype, points, ""))
-        if once:
-            series.append((dtype + "|", [(points[0][0], once[-1]), (points[-1][0], once[-1])],
-                           "6 4"))
-    return chart(f"Error of O against the number of steps, N = {stepped[0]['Nq']}, "
-                 f"d = {stepped[0]['d']}, no mask", "dashed: one float32 accumulator, rounded once",
-                 [Panel("", "online steps of a row: ceil(N / keys of a block)",
-                        "largest error of O", series)],
-                 "What O loses when it is rounded after every online step.") if series else None
-
-
-def draw_errors():
-    """Stage 06: errors against the number of ranks."""
-    rows = recorded.usable(recorded.load([RESULTS / "06_errors_cpu.jsonl"]))
-    panels = []
-    for dtype in ("f32", "bf16"):
-        mine = [r for r in rows if r["dtype"] == dtype]
-        panels.append(Panel(f"tensors in {dtype}", "ranks", "largest error", [
-            (array + end, sorted((r["ranks"], r["errors"][array]) for r in mine
-                                 if r["partials"] == partials), dash)
-            for array in ("O", "dQ", "dK", "dV")
-            for partials, end, dash in (("f32", "", ""), ("bf16", "|", "7 5"))]))
-    return chart("Largest errors against the number of ranks, method ring",
-                 "solid: partials in float32; dashed: --partials bf16", panels,
-                 "Largest errors of O, dQ, dK and dV for 1 to 16 ranks: with bf16 partials they "
-                 "grow.")
-
-
-def draw_levels():
-    """Stage 03: what O loses of 1 against the number of keys, with and without a second level."""
-    text = (RESULTS / "03_fp8_error_h200.txt").read_text(encoding="utf-8")
-    rows = [line.split() for line in text.split("\n") if line[:1].isdigit()]
-    return chart("What is lost of O = 1 in e4m3, d = 128", "V = 1; means over all rows, on "
-                 "an NVIDIA H200", [Panel("", "keys", "1 - O", [
-                     (name, [(int(n), float(mean)) for n, variant, mean, *_ in rows
-                             if variant == way], "")
-                     for way, name in (("v15_one_level", "one sum over all keys"),
-                                       ("v15_fp8", "two levels: v15_fp8"))])],
-                 "With one level a quarter of O is lost at 16k keys, with two nothing that bf16 "
-                 "could tell.")
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -806,20 +662,16 @@ def gantt(trace, only="both"):
 
 # --- all of them ----------------------------------------------------------------------------------
 
-FIGURES = {"01_wall": wall, "02_accesses": accesses, "02_unsafe_exp": unsafe_exp,
-           "03_traffic_n": traffic_n, "03_traffic_m": traffic_m, "03_speedup": speedup,
-           "04_wall": backward_wall, "05_window": window_cost, "05_steps": step_error,
-           "speed": speed}
+FIGURES = {"01_wall": wall, "02_accesses": accesses, "03_speedup": speedup,
+           "04_wall": backward_wall, "05_window": window_cost, "speed": speed}
 FIXED = {"03_roofline": draw_roofline, "03_two_ceilings": draw_two_ceilings,
-         "04_two_ceilings": draw_two_ceilings_backward, "06_errors": draw_errors,
-         "03_levels": draw_levels}
+         "04_two_ceilings": draw_two_ceilings_backward}
 
 
 def drawn(files):
     """{name: text} of what the rows of these files have data for."""
-    rows = recorded.load(files)
-    good = recorded.usable(rows)
-    made = {name: draw(rows if draw is unsafe_exp else good) for name, draw in FIGURES.items()}
+    good = recorded.usable(recorded.load(files))
+    made = {name: draw(good) for name, draw in FIGURES.items()}
     return {name: text for name, text in made.items() if text}
 
 

@@ -3,11 +3,11 @@
 
 Every tool reads rows through this module, so that none of them can show a row that was not
 checked: usable() keeps `pass: true` and nothing else. A record with an `experiment` (stage 02's
-score_range, where the unsafe form is meant to be wrong) is shown by a figure of its own only.
+score_range, where the unsafe form is meant to be wrong) is in no table and no figure that is drawn here.
 
 Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
-- usable(rows): those with pass true. experiment(rows, name): the records of one.
+- usable(rows): those with pass true.
 - select(rows, "variant=v1_blas Nq>=1024"): a filter.
 - is_stale(row): the variant's sources have changed since the row was recorded.
 - grouped(rows): rows of one case together. ladder_order, rung_order: keys to sort rows by.
@@ -90,11 +90,6 @@ def usable(rows):
     """Right, of no experiment, and of a machine: a model has no times (docs/simt_limits.md)."""
     return [row for row in rows if row.get("pass") is True and "experiment" not in row
             and row.get("device") != "simt"]
-
-
-def experiment(rows, name):
-    """Its records but those that a check refused; pass is null where failing is the point."""
-    return [row for row in rows if row.get("experiment") == name and row.get("pass") is not False]
 
 
 OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
