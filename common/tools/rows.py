@@ -3,7 +3,7 @@
 
 Every tool reads rows through this module, so that none of them can show a row that was not
 checked: usable() keeps `pass: true` and nothing else. A record with an `experiment` (stage 02's
-score_range, where the unsafe form is meant to be wrong) is in no table and no figure that is drawn here.
+score_range, where the unsafe form is meant to be wrong) is in no table.
 
 Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
