@@ -5,7 +5,9 @@ that later rungs include.
 
 A unit names that rung at its head: "vN_name of stage NN is the rung that brings it, in the same
 words". Whatever function or struct the unit defines must stand in the rung, line for line;
-comments, `inline` and macros do not count.
+comments, `inline` and macros do not count. In CUDA what a rung introduces stands in a namespace of
+its own, `namespace v6 { ... }`, so that it may include the unit as well: each definition in there,
+with its comment, must be in one of the units, letter for letter.
 """
 import os
 import pathlib
@@ -20,6 +22,7 @@ from tap import Tap
 
 NAMED = re.compile(r"(v\d+_\w+) of stage (\d\d) is the rung that brings "
                    r"(?:it|them), in the same words")
+OWN = re.compile(r"^namespace (v\d+)\n{\n(.*?)^} // namespace \1$", re.M | re.S)
 
 
 def words_of(text):
@@ -60,10 +63,25 @@ def check_twice(tap):
         tap.ok(len(found) == 1, f"{name} stands twice in the same words", "\n".join(found))
 
 
+def check_namespaces(tap):
+    pairs = 0
+    units = [unit.read_text(encoding="utf-8") for unit in (ROOT / "common/units").glob("*.cuh")]
+    for path in sorted(ROOT.glob("0[0-9]_*/cuda/v*.cu")):
+        for _name, own in OWN.findall(path.read_text(encoding="utf-8")):
+            # from the left margin, with the comment above, to a brace there
+            for definition in re.findall(r"^\S.*?^}(?:;|$)", own, re.M | re.S):
+                pairs += 1
+                tap.ok(any(definition in unit for unit in units),
+                       f"{path.parent.parent.name}/{path.name}: {len(definition)} letters are in "
+                       f"a unit, too", f"in none of common/units:\n{definition}")
+    tap.ok(pairs >= 7, f"{pairs} definitions are compared")
+
+
 def main():
     tap, pairs = Tap(), 0
     test_rule(tap)
     check_twice(tap)
+    check_namespaces(tap)
     for unit in sorted((ROOT / "common" / "units").glob("*.*h")):
         text = unit.read_text(encoding="utf-8")
         head = " ".join(re.sub(r"\n \* ?", " ", reading.head_of(text)).split())
