@@ -27,7 +27,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "problem_rows.cuh"
+#include "problem_row_chunks.cuh"
 
 #define ONE_READ_COLS 32768 /* the widest row that one block's registers hold */
 

@@ -24,7 +24,7 @@
  *
  * Interface: any rows, cols; float32; attention with this softmax.
  */
-#include "problem_rows.cuh"
+#include "problem_row_chunks.cuh"
 
 #define SLICE_THREADS  256
 #define SLICE_VECTORS  8
