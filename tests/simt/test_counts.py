@@ -59,6 +59,14 @@ def main():
             have = got["read"] + got["written"]
             tap.ok(have == want, f"{name} N = {n}: useful bytes are the model's {want}",
                    f"{have}\n{text}")
+    # stores of O fill their sectors, or half of each; what is twice as much at d = 128 is O
+    for name, dtype, size, fill in (("v2_register_tiles", "f32", 4, 1), *(
+            (name, "bf16", 2, 2) for name in ("v3_mma", "v4_ldmatrix", "v5_cp_async", "v6_exp2",
+                                              "v7_full_tiles", "v8_schedule"))):
+        small, large = (count(name, dtype, 128, 1, d)[0]["written sectors"] for d in (64, 128))
+        tap.ok(large - small == fill * 128 * 64 * size / 32,
+               f"{name} stores {'whole' if fill == 1 else 'halves of'} sectors of O",
+               f"{small} and {large} sectors at d = 64 and 128")
     got, text = count("v1_fa2", "f32", 128, 1, 64)
     tap.ok(got["waves"] == got["ideal"], "v1_fa2 has no bank conflict", text)
     got, text = count("v4_ldmatrix", "bf16", 128, 1, 64)

@@ -9,8 +9,6 @@ Functions are cut out of the kernels' files and compiled over stand-ins that not
 - consume_in_turns, of the rungs and of the library: a product reads a dS only after a wait for it;
   the one that nobody needs reads K. Every dQ comes from the dS of its own tile.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
-- Stores of O: how many sectors of 32 bytes the 32 lanes of one store touch. v2 fills them all; v3
-  to v8 fill half of each, as the exercises of stage 03 say.
 """
 import pathlib
 import re
@@ -20,7 +18,6 @@ import tempfile
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-UNITS = ROOT / "common/units"
 sys.path.insert(0, str(ROOT / "tests"))
 from tap import Tap
 
@@ -176,74 +173,6 @@ int main()
 }
 """
 
-SECTORS = """
-#include <math.h>
-#include <set>
-#include <utility>
-#include <vector>
-struct { unsigned x; } threadIdx;
-struct float4 { float x, y, z, w; };
-static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
-static float __shfl_xor_sync(unsigned, float x, int) { return x; }
-static unsigned read_thread() { return threadIdx.x; }
-#include "product_f32.cuh"
-struct BlockWork { int b, h, i0; };
-/* What a lane stores: where, and how many bytes. */
-static std::vector<std::pair<int64_t, int>> stores[32];
-struct Cell {
-    int64_t at;
-    int bytes;
-    template <typename V> void operator=(const V &) { stores[threadIdx.x].push_back({at, bytes}); }
-};
-template <typename T> struct Out {
-    int64_t at;
-    Out operator+(int64_t n) const { return {at + n * (int64_t)sizeof(T)}; }
-    Cell operator[](int64_t n) const { return {at + n * (int64_t)sizeof(T), sizeof(T)}; }
-};
-template <int BYTES> struct Wide {
-    Cell cell;
-    Cell operator*() const { return cell; }
-};
-template <int BYTES, typename T> static Wide<BYTES> as(Out<T> out) { return {{out.at, BYTES}}; }
-struct Problem { int Nq, d; void *O; float *lse; };
-static int64_t query_row(const Problem *p, int, int, int i) { return (int64_t)i * 2 * p->d; }
-static int lse_row(const Problem *, int, int, int) { return 0; }
-template <typename T> static uint32_t pack2(float, float) { return 0; }
-@code@
-template <class C> static void play(int sectors)
-{
-    static float lse[1 << 10];
-    const Problem p = {1 << 20, C::D, NULL, lse}; /* rows of two heads */
-    size_t bytes = 0;
-    for (threadIdx.x = 0; threadIdx.x < 32; threadIdx.x++) {
-        static @rows@<C> rows;
-        stores[threadIdx.x].clear();
-        start_rows(rows);
-        @call@;
-        CHECK(stores[threadIdx.x].size() == stores[0].size(), "lanes do not do the same");
-    }
-    for (size_t n = 0; n < stores[0].size(); n++) {
-        std::set<int64_t> touched;
-        for (int lane = 0; lane < 32; lane++) {
-            bytes += stores[lane][n].second;
-            touched.insert(stores[lane][n].first / 32);
-        }
-        CHECK((int)touched.size() * 4 == sectors * stores[0][n].second,
-              "store %d of %d bytes a lane touches %d sectors", (int)n, stores[0][n].second,
-              (int)touched.size());
-    }
-    CHECK(bytes == @bytes@, "%d bytes", (int)bytes);
-}
-int main()
-{
-    play<@tile@<64>>(@sectors@); /* for each 128 bytes; 4 are all full */
-    play<@tile@<128>>(@sectors@);
-    return wrong;
-}
-"""
-
-
 def cut(path, pattern, end):
     """The text of a file from a pattern to the first line that is `end`; it is there once."""
     text = (ROOT / path).read_text(encoding="utf-8")
@@ -256,25 +185,9 @@ def function(path, name):
     return cut(path, rf"template <[^\n]*>\nstatic __device__ __forceinline__ \w+\s{name}\(", "}")
 
 
-def sectors(path, names, **words):
-    """The program that counts sectors: named parts of a file, their stores of O noted."""
-    code = "\n".join(cut(path, rf"template <[^\n]*>\s(?:static (?:\w+\s)+)?(?:struct )?{name}\b",
-                         r"\};?") for name in names)
-    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"),
-                          ("T *O,", "Out<T> O,"),
-                          ("(float *)p.O", "Out<float>{0}"),
-                          ("reinterpret_cast<float4 *>", "as<16>"),
-                          ("reinterpret_cast<uint32_t *>", "as<4>")):
-        code = code.replace(text, instead)
-    source = SECTORS.replace("@code@", code)
-    for word, instead in words.items():
-        source = source.replace(f"@{word}@", instead)
-    return source
-
-
 def run(tap, cxx, folder, name, source):
     program = folder / "program"
-    made = subprocess.run([*cxx, *FLAGS, f"-I{UNITS}", "-", "-o", str(program)], check=False,
+    made = subprocess.run([*cxx, *FLAGS, "-", "-o", str(program)], check=False,
                           input=HEAD + source, text=True, capture_output=True)
     if not tap.ok(made.returncode == 0, f"{name}: compiles", made.stderr[:2000]):
         return
@@ -306,17 +219,6 @@ def main():
                 PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
                 .replace("@section@", section).replace("@Place@", words[0])
                 .replace("@Args@", words[1]).replace("@sizes@", words[2]))
-        run(tap, cxx, folder, "v2 stores whole sectors of O",
-            sectors("03_flash_forward/cuda/v2_register_tiles.cu",
-                    ("FloatTile", "ThreadRows", "start_rows", "finish_rows"), rows="ThreadRows",
-                    call="finish_rows(rows, p, BlockWork())", bytes="4u * 32 * C::D",
-                    tile="FloatTile", sectors="4"))
-        run(tap, cxx, folder, "v3 to v8 store halves of sectors of O",
-            sectors("common/units/warp_tile.cuh",
-                    ("Tile", "TileRows", "first_row_of", "start_rows", "store_rows"),
-                    rows="TileRows",
-                    call="store_rows(rows, Out<uint16_t>{0}, 2 * C::D, lse, 0, 1 << 10, 1.0f)",
-                    bytes="2u * 32 * C::D", tile="Tile", sectors="8"))
     return tap.done()
 
 
