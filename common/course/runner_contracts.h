@@ -21,7 +21,7 @@ typedef struct SmallNumbers {
     float real;
 } SmallNumbers;
 
-/* CUDA_BACK: bytes that a copy brought to the host, or that host and kernels share. */
+/* CUDA_BACK: bytes that a copy or a variable brought to the host, or that both share. */
 enum {
     CUDA_BLOCKS,
     CUDA_READ,

@@ -366,6 +366,7 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
 }
 
 static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variables, by words */
+static long kept_bytes;                                    /* written there */
 
 bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, const char *what)
 {
@@ -376,6 +377,7 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
                    " bytes of global memory, " + std::to_string(a % 16) + " past a multiple of 16" +
                        what);
     if (a >= program_lo && a < program_hi) { /* a variable or a constant of the program */
+        kept_bytes += write ? size : 0;
         for (uintptr_t at = a, next; at < a + (uintptr_t)size; at = next) {
             next = std::min(at / 4 * 4 + 4, a + (uintptr_t)size);
             Cell &c = variable_cells[at / 4];
@@ -603,5 +605,10 @@ void __ubsan_handle_out_of_bounds(OutOfBounds *data, uintptr_t index)
                        {SIMT_PC, who(me) + " uses index " + std::to_string((long)index) +
                                      " of an array that ends before it"});
     (void)data;
+}
+
+long simt_kept(void)
+{
+    return kept_bytes;
 }
 }

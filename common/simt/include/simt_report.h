@@ -10,6 +10,7 @@
  *   shared read of a warp those that are on their way), "mbarriers in use" (of a block), or
  *   instructions by warps: "mma", "ldmatrix", "cp.async", "shuffles", "atomics", "barriers",
  *   "mbarrier".
+ * - simt_kept: bytes that kernels wrote to variables, where the host can read them in the model.
  * - simt_worst: the line that loses most wavefronts, or sectors read or written, and why; or NULL.
  * - simt_at_stop: called where the program cannot go on. simt_no_report: nothing at the end.
  */
@@ -21,6 +22,7 @@ extern "C" {
 #endif
 const char *simt_finding(const char **title);
 long simt_count(const char *what);
+long simt_kept(void);
 const char *simt_worst(const char *what);
 extern void (*simt_at_stop)(void);
 void simt_no_report(void);

@@ -106,6 +106,12 @@ DEEDS = [
     cudaMemcpy(in, p, 3 * b, cudaMemcpyDefault);
     on_cpu(in, in + n, in + 2 * n, h, h + n, N, d);
     cudaFree(in);""", "bytes came back to the host"),
+    ("the same with inputs that a kernel left in a variable", MOVER.replace(
+        "__global__", "__device__ float left[3 * 64 * 128];\n__global__ void keep(const float *in)"
+        "\n{\n    left[blockIdx.x * 64 + threadIdx.x] = in[blockIdx.x * 64 + threadIdx.x];\n}\n"
+        "__global__", 1) % """
+    keep<<<3 * N, 64>>>(p);
+    on_cpu(left, left + n, left + 2 * n, h, h + n, N, d);""", "bytes came back to the host"),
     ("a kernel that is not watched", SOLUTION.replace(
         "__global__", '__attribute__((no_sanitize("thread"))) __global__', 1), "'__attribute__'"),
 ]
