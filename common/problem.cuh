@@ -20,8 +20,8 @@
  * The harness asks CUDA afterwards whether it was accepted, and what the kernel answered.
  *
  * Interface:
- * - reserve_smem, stream_of, note_failure, row_blocks, key_blocks, RUN_ANY, RUN_F32, RUN_16_BIT
- *   (host).
+ * - reserve_smem, stream_of, note_failure, count_multiprocessors, row_blocks, key_blocks, RUN_ANY,
+ *   RUN_F32, RUN_16_BIT (host).
  * - BlockWork, work_of_block, last_rows_first, work_of_head, read_block: a block's rows of one
  *   head. queries_of, keys_of: row 0 of that head.
  * - KeyTiles, key_tiles: which tiles of keys a tile of rows visits. full_tiles: which of them need
@@ -49,6 +49,8 @@ static inline cudaStream_t stream_of(const Problem *p)
 
 /* For what no launch shows, a library's error, say: the pass has failed. The sentence is out. */
 extern "C" void note_failure(void);
+/* Of this GPU; or 0, and the pass has failed. */
+extern "C" int count_multiprocessors(void);
 
 /* One block for each tile of Br query rows of each head: what work_of_block deals out. */
 static inline unsigned row_blocks(const Problem *p, int Br)

@@ -158,21 +158,11 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
     }
 }
 
-/* Multiprocessors of this GPU, or 0, and the pass has failed. */
-static unsigned count_multiprocessors(void)
-{
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        note_failure();
-    return (unsigned)count;
-}
-
 template <typename T, int D> static void launch(const Problem *p)
 {
     typedef WgmmaTile<D, D == 64 ? 64 : 80, D == 64 ? 4 : 3, D == 64 ? 4 : 3, true> C;
     TileMaps maps;
-    const unsigned blocks = min(row_blocks(p, C::Br), count_multiprocessors());
+    const unsigned blocks = min(row_blocks(p, C::Br), (unsigned)count_multiprocessors());
     /* Where all row tiles are equally long, one head after another keeps K and V in the L2. */
     const bool causal = p->to < 1 << 30 && p->from == -(1 << 30);
     const int section = causal ? p->B * p->H : 1;

@@ -349,16 +349,6 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
     }
 }
 
-/* Multiprocessors of this GPU, or 0, and the pass has failed. */
-static unsigned count_multiprocessors(void)
-{
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        note_failure();
-    return (unsigned)count;
-}
-
 /* The map of X [B][N][heads][128 bytes], or of Vt, where a head's rows lie together: bytes from a
  * row, head and batch to the next. A tile has `rows` rows. */
 static bool make_byte_map(CUtensorMap *map, const void *X, int B, int64_t N, int heads, int64_t row,
@@ -383,7 +373,7 @@ static int64_t work(const Problem *p, int)
 static void forward(const Problem *p)
 {
     TileMaps maps;
-    const unsigned blocks = min(row_blocks(p, C::Br), count_multiprocessors());
+    const unsigned blocks = min(row_blocks(p, C::Br), (unsigned)count_multiprocessors());
     const bool causal = p->to < 1 << 30 && p->from == -(1 << 30);
     const int section = causal ? p->B * p->H : 1;
     const int64_t q_row = (int64_t)p->H * D, k_row = (int64_t)p->Hkv * D, head = tile_rows(p) * D;

@@ -189,15 +189,6 @@ static __global__ void __launch_bounds__(32 * WARPS)
 
 /* --- host --------------------------------------------------------------------------------------*/
 
-static int count_multiprocessors(void)
-{
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
-        note_failure();
-    return count;
-}
-
 /* As many as give each multiprocessor its warps, if each has enough keys: of the most that a query
  * can see. */
 static int count_parts(const Problem *p)

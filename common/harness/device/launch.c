@@ -5,8 +5,8 @@
  * Interface:
  * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused,
  *   device_smem_explain (device.h).
- * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem and note_failure
- *   (problem.cuh), in a build with CUDA.
+ * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem, note_failure and
+ *   count_multiprocessors (problem.cuh), in a build with CUDA.
  */
 #include "attn_config.h"
 #include "harness/device/device.h"
@@ -72,9 +72,10 @@ AttnStatus cuda_reserve_smem(const void *kernel, int bytes)
     return ATTN_OK;
 }
 
-/* problem.cuh is C++, so these two are declared twice. */
+/* problem.cuh is C++, so these are declared twice. */
 int reserve_smem(const void *kernel, int bytes);
 void note_failure(void);
+int count_multiprocessors(void);
 
 int reserve_smem(const void *kernel, int bytes)
 {
@@ -84,6 +85,15 @@ int reserve_smem(const void *kernel, int bytes)
 void note_failure(void)
 {
     device_note_failure();
+}
+
+int count_multiprocessors(void)
+{
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        note_failure();
+    return count;
 }
 
 int cuda_capability(void)
