@@ -49,6 +49,7 @@ import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
+NEEDS_TORCH = ("judge_torch.py", "numbers_differ.py")
 INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
 TOOLS = (*("course/" + name for name in (
     "autograder.py", "cuda.py", "grade.py", "grade_formats.py", "lms.py", "similarity.py",
@@ -269,7 +270,7 @@ def student_files(folder, key, docker, target=Target(), change=None):
         files.update({"twist.suite": visible} if visible else {})
     if "`python/`" in text:
         files.update({f"python/{path.name}": path for path in sorted((COURSE / "python").iterdir())
-                      if path.is_file() and path.name != "judge_torch.py"})
+                      if path.is_file() and path.name not in NEEDS_TORCH})
     own = folder / "Makefile"
     made = MAKEFILE + (DEBUG if "debug.c" in files else "")
     made = own.read_text(encoding="utf-8") if own.is_file() else made
