@@ -375,12 +375,12 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=recorded.ROOT)
     parser.add_argument("--build", help="build folder whose programs `run` markers start")
     parser.add_argument("--no-run", action="store_true", help="leave `run` markers alone")
-    parser.add_argument("--links", action="store_true", help="only check relative links")
+    parser.add_argument("--links", action="store_true", help="check links and formulas only")
     parser.add_argument("--commands", action="store_true", help="only check shell commands")
     args = parser.parse_args()
     pages = [p.resolve() for p in args.pages] or pages_of(args.root.resolve())
     if args.links or args.commands:
-        problems = docs_check.links(pages) if args.links else []
+        problems = docs_check.links(pages) + docs_check.formulas(pages) if args.links else []
         if args.commands:
             problems += docs_check.commands(pages, args.root.resolve(), args.build)
         print("\n".join(problems), end="\n" if problems else "")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""docs_check.py: do the links of the pages lead somewhere, and do the commands they quote work?
+"""docs_check.py: do the links of the pages lead somewhere, do the commands they quote work, and can
+every formula be read in a terminal?
 
 Interface:
 - links(pages): one sentence for each relative link whose file or heading does not exist.
+- formulas(pages): one sentence for each page with a formula in TeX.
 - commands(pages, root, build): looks at every ```sh block. In one that follows a
   `<!-- test-commands -->` line each command is executed in the root folder, `build/` standing for
   the build folder, and must end with exit status 0; authors keep these tiny. In every other block
@@ -18,6 +20,7 @@ import subprocess
 LINK = re.compile(r"!?\[[^\]\n]*(?:\][^\[\]\n]*)?\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"(<!-- test-commands -->\s*\n)?^```sh\n(.*?)^```", re.S | re.M)
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
+TEX = re.compile(r"\$\$|\$[^$\s][^$\n]*\$|\\(?:frac|sum|sqrt|mathrm|cdot|text)\b")
 
 
 def heading_anchors(text):
@@ -44,6 +47,13 @@ def links(pages):
                 if anchor not in heading_anchors(file.read_text(encoding="utf-8")):
                     problems.append(f"{page}: link to {target}: {file.name} has no such heading")
     return problems
+
+
+def formulas(pages):
+    found = [(page, TEX.search(re.sub(r"`[^`\n]*`", "", FENCED.sub(
+        "", page.read_text(encoding="utf-8"))))) for page in pages]
+    return [f"{page}: '{tex[0]}' is a formula in TeX, which no terminal shows"
+            for page, tex in found if tex]
 
 
 def command_lines(block):

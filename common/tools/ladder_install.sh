@@ -74,7 +74,6 @@ missing_packages() {
     fi
     if [ "$1" = site ] || [ "$1" = test ]; then
         compiles_wasm || echo clang lld wasi-libc libclang-rt-dev-wasm32
-        [ -e "$site_font" ] || echo fonts-lmodern
         python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
     fi
     [ "$1" = test ] || return 0

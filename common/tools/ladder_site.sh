@@ -88,16 +88,10 @@ site_wasm_is_new() {
             -name '*.[chjnp]*')" ]
 }
 
-site_font=/usr/share/texmf/fonts/opentype/public/lm-math/latinmodern-math.otf
-
-# The font's licence lies beside it; without the font a browser takes its own for formulas.
 site_sphinx() {
     rm -rf build/site-static && mkdir -p build/site-static
     [ -d out/site/source ] || rm -rf build/site-doctrees
     cp docs/site/web/* build/steps/steps.wasm.js build/site-static/
-    [ ! -e $site_font ] || cp $site_font build/site-static/
-    [ ! -e $site_font ] || cp /usr/share/doc/fonts-lmodern/copyright \
-        build/site-static/latinmodern-math.licence.txt
     LADDER_STEPS=$PWD/build/site-static build/site-venv/bin/sphinx-build -q -W --keep-going \
         -b html -j auto -d build/site-doctrees -c docs/site . out/site
 }

@@ -25,7 +25,6 @@ PARTS = ["**Question.**", "**Write down a guess.**", "**What breaks if**", "**Ch
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 # What the docs tool inserts and nobody reads as sentences; an inserted number is read.
 INSERTED = re.compile(r"<!-- (code|diff|table|reading|ladder|run|lessons): .*?<!-- /\1 -->", re.S)
-TEX = re.compile(r"\$\$|\\(?:frac|sum|sqrt|mathrm|cdot|text)\b")
 # How a page came to be is no lesson.
 HISTORY = re.compile(r"(?i)\b(sessions?|(?:first|earlier|old) (?:draft|version)s?|rewritten)\b")
 
@@ -143,8 +142,6 @@ def problems(lesson, root):
         found.append("a number is not yet recorded: a lesson has no gaps (pending=hide)")
     if lesson.stage != "00" and "Try it" not in text:
         found.append("nothing to run: no 'Try it'")
-    if TEX.search(FENCED.sub(" ", text)):
-        found.append("a formula in TeX, which no terminal shows")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
     found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The repository's Markdown as a book. The sources stay as GitHub shows them; what a book needs and
-GitHub does not (order, pages of sources, maths, figures in the dark) is added here.
+GitHub does not (order, pages of sources, figures in the dark) is added here.
 
 Interface (Sphinx calls these; environment LADDER_STEPS: the folder with steps.js and steps.css):
 - add_contents: the order of pages.           - link_sources, source_page: C files as pages.
-- mathml: TeX, which browsers then draw without any script.      - short_titles: in the sidebar.
 - add_steps: the scripts of a step page.      - discover, parts: a lab page a rung.
+- short_titles: in the sidebar.
 """
 import functools
 import html
@@ -14,7 +14,6 @@ import pathlib
 import re
 
 from docutils import nodes
-from latex2mathml.converter import convert
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
@@ -26,7 +25,6 @@ STEPS = pathlib.Path(os.environ["LADDER_STEPS"])
 project = html_title = "Attention Ladder"
 copyright = "MIT licence"
 extensions = ["myst_parser"]
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 6
 suppress_warnings = ["myst.header"]
 root_doc = "docs/README"
@@ -38,7 +36,6 @@ html_theme = "furo"
 html_copy_source = html_show_sourcelink = html_show_search_summary = False
 html_static_path = [str(STEPS)]
 html_css_files = ["steps.css"]
-html_math_renderer = "mathml"
 html_search_scorer = str(ROOT / "docs/site/scorer.js")
 pygments_style, pygments_dark_style = "default", "monokai"
 
@@ -202,13 +199,6 @@ def source_page(out, path):
     page.write_text(SOURCE.format(path=path, body=body, up=os.path.relpath(out, page.parent)))
 
 
-def mathml(display):
-    def visit(self, node):
-        self.body.append(convert(node.astext(), display=display))
-        raise nodes.SkipNode
-    return visit, None
-
-
 MINUTES = re.compile(r" \((\d+ minutes?.*?)\)$")
 
 
@@ -276,4 +266,3 @@ def setup(app):
     app.connect("env-updated", short_titles)
     app.connect("html-page-context", add_steps)
     app.connect("build-finished", finish)
-    app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))

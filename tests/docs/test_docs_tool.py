@@ -196,6 +196,8 @@ def test_links_and_commands(tap, tree):
             ("a dead picture", "![x](figures/gone.svg)\n", "--links",
              "there is no figures/gone.svg"),
             ("a dead heading", "[x](page.md#nothing)\n", "--links", "no such heading"),
+            ("TeX in a line", "All, $l \\le 0$.\n", "--links", "a formula in TeX"),
+            ("TeX, displayed", "$$ \\frac12 $$\n", "--links", "a formula in TeX"),
             ("a command that fails", "<!-- test-commands -->\n```sh\nfalse\n```\n", "--commands",
              "exit status 1"),
             ("an option that no help knows", "```sh\nbuild/01_naive/hello --nonsense 3\n```\n",
