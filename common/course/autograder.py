@@ -75,13 +75,14 @@ def absent(suite, name):
     return result
 
 
-def grade_one(path, name, options):
+def grade_one(path, name, options, kept):
     if grade.missing(name):
         suite = suites.read(path)
         return suite, absent(suite, name)
-    suite, results = grade.grade(grade.parse(
-        [str(path), str(name), "--so-sandbox", options.so_sandbox,
-         *(["--build", str(options.build)] if options.build else [])]))
+    orders = grade.parse([str(path), str(name), "--so-sandbox", options.so_sandbox,
+                          *(["--build", str(options.build)] if options.build else [])])
+    orders.kept = kept
+    suite, results = grade.grade(orders)
     grade.check_some_graded(results)
     return suite, results[0]
 
@@ -115,7 +116,9 @@ def grade_all(options, place):
     if not paths:
         raise grade.UsageError(f"--suites {options.suites}: found no *.suite file, accepted is a "
                                "folder with some")
-    return [grade_one(path, submission_for(path, options.folder), options) for path in paths]
+    kept = grade.Kept(place)
+    return [grade_one(path, submission_for(path, options.folder), options, kept)
+            for path in paths]
 
 
 def merged(graded):

@@ -31,7 +31,8 @@ Interface:
 - main(arguments): the program. grade(options) -> suite, results (a list of JSON objects).
 - run(arguments, how): the program with another `grade`. parse(arguments) -> options.
 - Compiled: what became of a submission's source.
-- compile_all, judge, score: its three steps. check_some_graded(results): CannotGrade.
+- compile_all, judge, score: its three steps. Kept: options.kept, what several suites share.
+- check_some_graded(results): CannotGrade.
 - missing(path): is there no such file?
 """
 import argparse
@@ -244,6 +245,25 @@ def compile_all(names, build, folder, workers, sandbox):
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         return list(pool.map(one, range(len(names))))
+
+
+class Kept:
+    """What the suites of one assignment share: a file is compiled, and compared, for the first of
+    them. place: a folder that lives as long."""
+
+    def __init__(self, place):
+        self.place, self.found, self.runs = pathlib.Path(place), {}, 0
+
+    def compile(self, options):
+        """(A Compiled for each submission, whether any is new)."""
+        new = [name for name in dict.fromkeys(options.submissions) if name not in self.found]
+        self.runs += 1
+        folder = self.place / f"run{self.runs}"
+        folder.mkdir()
+        made = dict(zip(new, compile_all(new, options.build, folder, options.jobs,
+                                         options.so_sandbox)))
+        self.found.update((name, one) for name, one in made.items() if not one.skipped)
+        return [made.get(name) or self.found[name] for name in options.submissions], bool(new)
 
 
 def needs(path):
@@ -538,8 +558,7 @@ def grade(options):
     if why:
         raise CannotGrade(why)
     with tempfile.TemporaryDirectory(prefix="grade") as folder:
-        compiled = compile_all(options.submissions, options.build, pathlib.Path(folder),
-                               options.jobs, options.so_sandbox)
+        compiled, are_new = (options.kept or Kept(folder)).compile(options)
         good = [n for n, one in enumerate(compiled) if one.library]
         libraries = [compiled[n].library for n in good]
         rows = judge(suite, libraries, options) if good else {}
@@ -550,8 +569,9 @@ def grade(options):
             score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
-    add_similarity(results, {results[n]["submission"]: (options.submissions[n], compiled[n].text)
-                             for n in good})
+    if are_new:  # what was compiled before was compared before
+        add_similarity(results, {results[n]["submission"]: (options.submissions[n],
+                                                            compiled[n].text) for n in good})
     return suite, results
 
 
@@ -629,7 +649,7 @@ def parse(arguments):
     options = parser.parse_args([f"./{word}" if word[:1] == "-" and
                                  os.path.isdir(os.path.join(here, word)) else word
                                  for word in arguments])
-    options.files = {}
+    options.files, options.kept = {}, None
     if grade_formats.FORMATS[options.format] is None and len(options.submissions) > 1 and \
             not options.out:
         raise UsageError(f"--format {options.format}: found {len(options.submissions)} submissions "

@@ -144,6 +144,7 @@ def grade_class(options):
                              options.lock or (options.out and options.out / "cases.lock"),
                              options.change)
         options.key = None
+        options.kept = grade.Kept(place)
         graded = [grade_suite(path, students, options) for path in paths]
     results = []
     for student, name in zip(students, (student.name for student in class_)):

@@ -410,6 +410,7 @@ def check_class(tap, build):
         for name in ("attn_judge", "attn_runner"):
             jail.with_name(name).symlink_to(built / "common/course" / name)
         jail.write_text(f"""#!/bin/sh
+for file; do :; done; echo "${{file##*/}}" >> {scratch}/compiled
 case "$*" in *mine_twist.c) echo "attn_jail: the disk is full" >&2; exit 3;; esac
 exec {built}/common/course/attn_jail "$@"
 """, encoding="utf-8")
@@ -423,6 +424,9 @@ exec {built}/common/course/attn_jail "$@"
                "the disk is full" in found[1][4] and run.stderr.count("\n") == 1,
                "a class: a suite that could not be graded leaves the others",
                run.stdout[:500] + run.stderr)
+        names = (scratch / "compiled").read_text(encoding="utf-8").split()
+        tap.ok(names.count("mine.c") == 2, "a class: a file is compiled once for all suites",
+               str(names))
         (scratch / "ann/mine_twist.c").unlink()
         tap.ok(rows and rows[0][3:7] == ["status", "reason", "similarity_public",
                                          "similarity_public_file"] and
