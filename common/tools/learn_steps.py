@@ -408,7 +408,7 @@ def compile_step(step, file, folder, asan=False, harness=()):
         if good:
             os.replace(new, program)
     finally:
-        for path in (new, given, mine):
+        for path in (new, given, mine, mine.with_name("answer.o.ii")):
             path.unlink(missing_ok=True)
     return program if good else None, said
 

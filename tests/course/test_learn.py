@@ -470,6 +470,16 @@ def check_bug(tap, engine):
            "passed: what was to be predicted is answered", done)
 
 
+def check_kernel(tap, engine):
+    """What a step on the GPU leaves behind is the learner's file and the program of the case."""
+    if simt_library.missing():
+        tap.skip("the folder of a step on the GPU", simt_library.missing() + " is missing")
+        return
+    done = engine.run("02.4a")
+    left = sorted(path.name for path in (engine.my / "02.4a").iterdir())
+    tap.ok(left == ["answer.cu", "check"], "the folder of a step on the GPU", (left, done))
+
+
 def check_trace_copy(tap, engine):
     done = engine.run("1.3c")
     copied = (engine.my / "01.3c" / "trace.txt").read_text(encoding="utf-8")
@@ -543,6 +553,7 @@ def main():
         check_work(tap, engine)
         check_next(tap, engine)
         check_bug(tap, engine)
+        check_kernel(tap, engine)
         check_trace_copy(tap, engine)
         check_commands(tap, engine, folder)
         check_interrupt(tap, engine)
