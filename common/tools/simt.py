@@ -4,7 +4,7 @@
 
 usage: ./ladder simt STAGE RUNG [check|count|trace] [flags]
        ./ladder simt STAGE FILE.cu ...      a file of one's own that registers itself like a rung
-       ./ladder simt fuzz [--cases N] [--seed S] [STAGE]
+       ./ladder simt fuzz [--cases N] [--seed S] [--minutes M] [STAGE]
 
   (nothing)  runs the rung on a small case: right or wrong, with the worst element
   check      also races, barriers, copies and fences, bounds, memory that nobody wrote; the case is
@@ -13,7 +13,8 @@ usage: ./ladder simt STAGE RUNG [check|count|trace] [flags]
              lane touches which bank or sector
   trace      one block in model ticks: which warp waits, copies, multiplies; --block N; --json FILE
              for ui.perfetto.dev
-  fuzz       N random cases and schedules over every rung: each must be right and without a finding
+  fuzz       N random cases and schedules of every rung: each must be right and without a finding;
+             the rungs go in turns, and after M minutes it ends and says how many cases each had
 
 STAGE is a folder name or its number. Other flags go to the program: -N 200 -d 128 --causal ...
 The schedule: --early (copies and products at the first moment), --random (by chance, the same one
@@ -28,6 +29,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/simt"
@@ -183,24 +185,33 @@ def fuzz(words):
     parser = argparse.ArgumentParser(prog="./ladder simt fuzz")
     parser.add_argument("--cases", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("stage", nargs="?")
     options = parser.parse_args(words)
-    dice, bad, cases = random.Random(options.seed), 0, 0
+    all_rungs = []
     for folder in [stage_of(options.stage)] if options.stage else STAGES.values():
-        names = [(name, path) for _, name, path in rungs.listed(ROOT / folder / "main.c")
-                 if path.suffix == ".cu" and rungs.is_compiled(path, ["cuda", "sm90a"])]
         program = build(f"simt_{folder[:2]}")
-        for name, path in names:
-            line = rungs.registration(path)
-            for _ in range(options.cases):
-                flags, environment = fuzz_case(dice, line)
-                done = run(program, name, "fuzz", line, flags, environment)
-                cases += 1
-                if done.returncode:
-                    bad += 1
-                    print(f"{folder[:2]} {name} {' '.join(flags)} {environment}\n"
-                          f"{done.stdout[-300:]}{done.stderr[:1500]}")
-    print(f"simt fuzz: {cases} cases, {bad} with a wrong answer or a finding")
+        all_rungs += [
+            (f"{folder[:2]} {name}", name, program, rungs.registration(path),
+             random.Random(f"{options.seed} {folder} {name}"))
+            for _, name, path in rungs.listed(ROOT / folder / "main.c")
+            if path.suffix == ".cu" and rungs.is_compiled(path, ["cuda", "sm90a"])]
+    cases, bad = dict.fromkeys((entry[0] for entry in all_rungs), 0), 0
+    end = time.monotonic() + 60 * options.minutes
+    # a case of each, then the next of each: where time ends it, all have had as many
+    for title, name, program, line, dice in all_rungs * options.cases:
+        if time.monotonic() > end:
+            break
+        flags, environment = fuzz_case(dice, line)
+        done = run(program, name, "fuzz", line, flags, environment)
+        cases[title] += 1
+        if done.returncode:
+            bad += 1
+            print(f"{title} {' '.join(flags)} {environment}\n"
+                  f"{done.stdout[-300:]}{done.stderr[:1500]}", flush=True)
+    for title, number in cases.items():
+        print(f"{title}: {number} cases")
+    print(f"simt fuzz: {sum(cases.values())} cases, {bad} with a wrong answer or a finding")
     return 1 if bad else 0
 
 
