@@ -12,9 +12,9 @@
 #include <boost/context/detail/fcontext.hpp>
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -30,19 +30,34 @@ Fiber *me;
 u32 launches;
 unsigned long progress;
 static context::fcontext_t scheduler;
+static u32 polled; /* lanes of the warp whose turn it is that have polled a flag in this turn */
 
 /* --- switching ---------------------------------------------------------------------------------*/
 
+/* Who is jumped to keeps the place of who jumped: a fiber, or the scheduler (NULL). */
+static void keep_place(context::transfer_t from)
+{
+    (from.data ? ((Fiber *)from.data)->context : scheduler) = from.fctx;
+}
+
+static void jump(Fiber *to)
+{
+    Fiber *from = me;
+    me = to;
+    progress += to && !to->spinning;
+    keep_place(context::jump_fcontext(to ? to->context : scheduler, from));
+}
+
+/* To the next lane of the warp that can run: each runs until it waits or polls. */
 static void leave(void)
 {
     settle_writes();
-    const context::transfer_t back = context::jump_fcontext(scheduler, nullptr);
-    scheduler = back.fctx;
+    const u32 ready = me->block->ready[me->warp] & ~polled;
+    jump(ready ? warp_of(*me->block, me->warp)[__builtin_ctz(ready)] : nullptr);
 }
 
 void wake(Fiber *f)
 {
-    f->waits = nullptr;
     f->block->ready[f->warp] |= 1u << f->lane;
 }
 
@@ -53,6 +68,7 @@ void wait_here(const char *what, u32 pc)
     f->pc = pc;
     f->block->ready[f->warp] &= ~(1u << f->lane);
     leave();
+    f->waits = nullptr;
 }
 
 /* A thread that polls a flag: others must run, or the flag never changes. */
@@ -61,6 +77,7 @@ void spin(u32 pc)
     Fiber *f = me;
     f->spinning = true;
     f->pc = pc;
+    polled |= 1u << f->lane;
     leave();
     f->spinning = false;
 }
@@ -77,11 +94,30 @@ int lanes_of(int warp)
 
 /* --- instructions of a warp --------------------------------------------------------------------*/
 
+/* The last lane has come. Not inline, so that what the others leave on their stacks is small. */
+__attribute__((noinline)) static void act(Block &b, int warp, u32 mask, Collective_op op)
+{
+    settle_writes();
+    if (flags.count && mask == b.alive[warp])
+        merge_warp(b, warp);
+    op(b, warp, mask);
+    progress++;
+    for (u32 left = mask; left; left &= left - 1)
+        warp_of(b, warp)[__builtin_ctz(left)]->op = nullptr;
+    b.ready[warp] |= mask;
+    b.meeting[warp] &= ~mask;
+}
+
+__attribute__((noinline, cold)) static void not_named(const Fiber *f, const char *what)
+{
+    report_finding(R_SHUFFLE,
+                   {by(f, f->pc, " comes to %s, which its own mask does not name", what)});
+}
+
 void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc)
 {
     Fiber *f = me;
-    Block &b = *f->block;
-    Fiber **row = warp_of(b, f->warp);
+    Fiber **row = warp_of(*f->block, f->warp);
     const int n = lanes_of(f->warp);
     if (n < 32)
         mask &= (1u << n) - 1;
@@ -90,26 +126,17 @@ void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u3
     f->mask = mask;
     f->pc = pc;
     if (!(mask >> f->lane & 1))
-        report_finding(R_SHUFFLE, {pc, who(f) + " comes to " + what +
-                                           ", which its own mask does "
-                                           "not name"});
-    for (int i = n - 1; i >= 0; i--) /* the last lane comes last */
-        if ((mask >> i & 1) && row[i] != f &&
-            (row[i]->done || row[i]->op != op || row[i]->mask != mask)) {
-            wait_here(what, pc);
-            return;
-        }
-    settle_writes();
-    if (flags.count && mask == b.alive[f->warp])
-        merge_warp(b, f->warp);
-    op(b, f->warp, mask);
-    progress++;
-    for (int i = 0; i < n; i++)
-        if (mask >> i & 1) {
-            row[i]->op = nullptr;
-            if (row[i] != f)
-                wake(row[i]);
-        }
+        not_named(f, what);
+    u32 &meeting = f->block->meeting[f->warp];
+    meeting |= 1u << f->lane;
+    bool all = (meeting & mask) == mask;
+    for (u32 left = mask; all && left; left &= left - 1) {
+        const Fiber *other = row[__builtin_ctz(left)];
+        all = other->op == op && other->mask == mask;
+    }
+    if (!all)
+        return wait_here(what, pc);
+    act(*f->block, f->warp, mask, op);
 }
 
 static void op_sync(Block &b, int warp, u32 mask)
@@ -153,7 +180,7 @@ static const struct {
 /* The lane that a shuffle reads: of its own part of the warp, else itself. */
 static int source_of(const Exchange &e, int lane)
 {
-    const int lo = lane / e.width * e.width, n = e.argument;
+    const int lo = lane & -e.width, n = e.argument;
     const int from = e.kind == SHFL       ? lo + (n & (e.width - 1))
                      : e.kind == SHFL_XOR ? lane ^ n
                      : e.kind == SHFL_UP  ? lane - n
@@ -184,8 +211,8 @@ static void op_exchange(Block &b, int warp, u32 mask)
             continue;
         }
         e->result = 0x7fc0dead7fc0dead;
-        report_finding(R_SHUFFLE, {row[i]->pc, who(row[i]) + " reads lane " + std::to_string(from) +
-                                                   ", which the mask does not name"});
+        report_finding(R_SHUFFLE, {by(row[i], row[i]->pc,
+                                      " reads lane %d, which the mask does not name", from)});
     }
     count_kind(K_SHUFFLE);
     trace(SHUFFLE, 0);
@@ -203,80 +230,77 @@ unsigned active_mask(void)
     return me->block->alive[me->warp];
 }
 
-/* --- barriers of the block ---------------------------------------------------------------------*/
+/* --- barriers of a block and of a cluster ------------------------------------------------------*/
 
-static void arrive(Barrier &bar, u32 id, u32 pc, int line, bool waits)
+static void arrive(Barrier &bar, u32 pc)
 {
-    bar.came.push_back({me, pc, line, waits});
-    trace(ARRIVE, pc, 0, phase_of(id, bar.phase));
-    if (waits)
-        trace(AWAIT, pc, 0, phase_of(id, bar.phase));
+    if (bar.came.empty())
+        bar.pc = pc;
+    bar.came.push_back(me);
+    trace(ARRIVE, pc, 0, phase_of(bar.id, bar.phase));
 }
 
-/* Who only arrives learns nothing. */
-static void release(Block &b, Barrier &bar)
+static void begin_wait(Barrier &bar, u32 pc)
 {
-    std::vector<Fiber *> come, go;
-    int lanes[32] = {};
-    for (const Arrival &a : bar.came) {
-        come.push_back(a.f);
-        lanes[a.f->warp]++;
-        if (a.waits) {
-            go.push_back(a.f);
-            wake(a.f);
-        }
-    }
-    sync_all(come, go);
-    count_kind(K_BARRIER, (long)(come.size() + 31) / 32);
-    for (int w = 0; flags.count && w < launch_now.warps; w++)
-        if (lanes[w] == lanes_of(w))
-            merge_warp(b, w);
-    const u32 phase = bar.phase + 1;
-    std::copy(bar.vote, bar.vote + 3, b.vote);
-    bar = Barrier();
-    bar.phase = phase;
-    progress++;
+    bar.waiting.push_back(me);
+    trace(AWAIT, pc, 0, phase_of(bar.id, bar.phase));
 }
 
-/* Barrier 0 counts the threads that have not ended. True: all have come. */
-static bool look_at_barrier_0(Block &b)
+/* All have come. Who only arrives learns nothing. */
+static void release(Barrier &bar)
 {
-    Barrier &bar = b.barriers[0];
-    if (bar.came.empty() || (int)bar.came.size() < b.live)
-        return false;
-    const Arrival first = bar.came[0];
-    for (const Arrival &a : bar.came) /* by line: clang may have made two calls of one */
-        if (a.line != first.line && a.line && first.line) { /* 0: bar.sync */
-            report_finding(R_BARRIER_SPLIT, {first.pc, who(first.f)}, {a.pc, who(a.f)});
-            break;
-        }
-    if (b.live < launch_now.threads)
-        report_finding(R_BARRIER_ENDED,
-                       {first.pc, std::to_string(b.live) + " threads of block " +
-                                      std::to_string(b.number) + " wait, " +
-                                      std::to_string(launch_now.threads - b.live) + " have ended"});
-    release(b, bar);
-    return true;
-}
-
-/* The barrier of a cluster counts the threads of all its blocks that have not ended. */
-static void look_at_cluster(Block &b)
-{
-    ClusterBarrier &bar = b.cluster[0]->cluster_bar;
-    int missing = 0;
-    for (int r = 0; r < b.cluster_size; r++)
-        missing += b.cluster[r]->live;
-    for (Fiber *f : bar.came)
-        missing -= !f->done;
-    if (bar.came.empty() || missing > 0)
-        return;
     bar.over = sync_all(bar.came, bar.waiting);
+    count_kind(K_BARRIER, (long)(bar.came.size() + 31) / 32);
+    std::map<std::pair<Block *, int>, int> lanes;
+    if (flags.count)
+        for (Fiber *f : bar.came)
+            if (++lanes[{f->block, f->warp}] == lanes_of(f->warp))
+                merge_warp(*f->block, f->warp);
     for (Fiber *f : bar.waiting)
         wake(f);
     bar.waiting.clear();
     bar.came.clear();
+    bar.expected = bar.yes = 0;
     bar.phase++;
     progress++;
+}
+
+/* Barrier 0 of a block and the one of a cluster count the threads that have not ended. */
+static bool all_came(const Barrier &bar, int live)
+{
+    return !bar.came.empty() && std::count_if(bar.came.begin(), bar.came.end(),
+                                              [](Fiber *f) { return !f->done; }) >= live;
+}
+
+static bool look_at_block(Block &b)
+{
+    Barrier &bar = b.barriers[0];
+    if (!all_came(bar, b.live))
+        return false;
+    const Fiber *first = bar.came[0];
+    for (const Fiber *f : bar.came) /* by line: clang may have made two calls of one */
+        if (f->line != first->line && f->line && first->line) {
+            report_finding(R_BARRIER_SPLIT, {by(first, first->pc, ""), by(f, f->pc, "")});
+            break;
+        }
+    if (b.live < launch_now.threads)
+        report_finding(R_BARRIER_ENDED,
+                       {site(first->pc, "%d threads of block %u wait, %d have ended", b.live,
+                             b.number, launch_now.threads - b.live)});
+    const int vote[] = {bar.yes, bar.yes == (int)bar.came.size(), bar.yes > 0};
+    std::copy(vote, vote + 3, b.vote);
+    release(bar);
+    return true;
+}
+
+static void look_at_cluster(Block &b)
+{
+    Barrier &bar = b.cluster[0]->cluster_bar;
+    int live = 0;
+    for (const Block *other : b.cluster)
+        live += other->live;
+    if (all_came(bar, live))
+        release(bar);
 }
 
 static int block_barrier(u32 pc, int line, int kind, int predicate)
@@ -284,11 +308,12 @@ static int block_barrier(u32 pc, int line, int kind, int predicate)
     Block &b = *me->block;
     Barrier &bar = b.barriers[0];
     settle_writes();
-    arrive(bar, 0, pc, line, true);
-    bar.vote[0] += predicate != 0;
-    bar.vote[1] = bar.vote[1] && predicate;
-    bar.vote[2] = bar.vote[2] || predicate;
-    if (!look_at_barrier_0(b))
+    me->pc = pc;
+    me->line = line;
+    arrive(bar, pc);
+    begin_wait(bar, pc);
+    bar.yes += predicate != 0;
+    if (!look_at_block(b))
         wait_here("__syncthreads", pc);
     return b.vote[kind];
 }
@@ -314,8 +339,7 @@ void barrier_arrive(int id, int threads, bool wait, u32 pc)
     if (threads == 0)
         threads = launch_now.threads;
     if (id < 0 || id > 15 || threads % 32 != 0) {
-        report_finding(R_BARRIER_COUNT, {pc, who(me) + ": barrier " + std::to_string(id) + " for " +
-                                                 std::to_string(threads) + " threads"});
+        report_finding(R_BARRIER_COUNT, {by(me, pc, ": barrier %d for %d threads", id, threads)});
         return;
     }
     rendezvous(b.alive[me->warp], op_meet, nullptr, "the rest of its warp, for a named barrier",
@@ -323,13 +347,15 @@ void barrier_arrive(int id, int threads, bool wait, u32 pc)
     Barrier &bar = b.barriers[id];
     if (bar.expected && bar.expected != threads)
         report_finding(R_BARRIER_COUNT,
-                       {bar.came[0].pc, "barrier " + std::to_string(id) + " is for " +
-                                            std::to_string(bar.expected) + " threads"},
-                       {pc, who(me) + " says " + std::to_string(threads)});
+                       {site(bar.pc, "barrier %d is for %d threads", id, bar.expected),
+                        by(me, pc, " says %d", threads)});
     bar.expected = threads;
-    arrive(bar, (u32)id, pc, 0, wait);
+    me->line = 0;
+    arrive(bar, pc);
+    if (wait)
+        begin_wait(bar, pc);
     if ((int)bar.came.size() >= threads)
-        release(b, bar);
+        release(bar);
     else if (wait)
         wait_here("a named barrier", pc);
 }
@@ -368,9 +394,9 @@ void *static_smem(const void *key, size_t bytes, size_t align)
     if (at == b.static_at.end()) {
         const size_t place = (dynamic + b.static_bytes + align - 1) / align * align;
         if (place + bytes > SMEM_MAX) {
-            report_finding(R_LIMIT, {SIMT_PC, std::to_string(place + bytes) +
-                                                  " bytes of shared "
-                                                  "memory, a block has at most 232448"});
+            report_finding(R_LIMIT,
+                           {site(SIMT_PC, "%zu bytes of shared memory, a block has at most %d",
+                                 place + bytes, SMEM_MAX)});
             stop(1);
         }
         b.static_bytes = place + bytes - dynamic;
@@ -381,7 +407,7 @@ void *static_smem(const void *key, size_t bytes, size_t align)
 
 static void thread_main(context::transfer_t from)
 {
-    scheduler = from.fctx;
+    keep_place(from);
     launch_now.body(launch_now.arguments);
     Fiber *f = me;
     Block &b = *f->block;
@@ -393,7 +419,7 @@ static void thread_main(context::transfer_t from)
     b.ready[f->warp] &= ~(1u << f->lane);
     progress++;
     if (b.live)
-        look_at_barrier_0(b);
+        look_at_block(b);
     look_at_cluster(b);
     leave();
     abort();
@@ -441,7 +467,7 @@ static void begin_block(Block &b, u32 number)
     b.static_at.clear();
     b.mbarriers.clear();
     for (Barrier &bar : b.barriers)
-        bar = Barrier();
+        bar = Barrier(), bar.id = (u32)(&bar - b.barriers);
     b.engine_clock = 1;
     b.random = (u32)flags.seed * 2654435761u + number;
     memset(b.smem, 0xff, WINDOW - 4096);
@@ -461,9 +487,12 @@ static void begin_block(Block &b, u32 number)
         f.clock = 1;
         f.base = zero;
         f.stack = b.stacks + (size_t)i * STACK;
-        f.context = context::make_fcontext(f.stack + STACK, STACK - 4096, thread_main);
+        /* not all at one place of their pages: they would fight for few lines of the cache */
+        char *top = f.stack + STACK - i % 64 * 576;
+        f.context = context::make_fcontext(top, (size_t)(top - f.stack) - 4096, thread_main);
     }
     for (int w = 0; w < launch_now.warps; w++)
+        b.meeting[w] = 0,
         b.ready[w] = b.alive[w] = lanes_of(w) == 32 ? ~0u : (1u << lanes_of(w)) - 1;
 }
 
@@ -473,34 +502,29 @@ u32 next_random(u32 &state)
     return state >> 16;
 }
 
+/* 0 .. n - 1: as they are (0), backwards (1) or by chance (2). */
+static std::vector<u32> order_of(u32 n, int how, u32 &random)
+{
+    std::vector<u32> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    if (how == 1)
+        std::reverse(order.begin(), order.end());
+    for (u32 i = n; how == 2 && i-- > 1;)
+        std::swap(order[i], order[next_random(random) % (i + 1)]);
+    return order;
+}
+
 /* Each lane that can run runs once. False: all that ran were spinning, or none ran. */
 static bool run_ready(Block &b, bool &spins)
 {
     const unsigned long before = progress;
-    int order[32];
-    const int W = launch_now.warps;
-    for (int w = 0; w < W; w++)
-        order[w] = flags.seed < 0 ? W - 1 - w : w;
-    if (flags.seed > 0)
-        for (int w = W - 1; w > 0; w--)
-            std::swap(order[w], order[next_random(b.random) % (u32)(w + 1)]);
+    const int how = flags.seed > 0 ? 2 : flags.seed < 0;
     block_now = &b;
-    for (int k = 0; k < W; k++) {
-        const int w = order[k];
-        for (u32 ran = 0; b.ready[w] & ~ran;) {
-            const int lane = __builtin_ctz(b.ready[w] & ~ran);
-            ran |= 1u << lane;
-            me = warp_of(b, w)[lane];
-            if (!me->spinning)
-                progress++;
-            const context::transfer_t t = context::jump_fcontext(me->context, nullptr);
-            me->context = t.fctx;
-            if (me->spinning)
-                spins = true;
-            else
-                ran &= ~(1u << lane); /* it waits, so it is not ready; or it was woken */
-            me = nullptr;
-        }
+    for (u32 w : order_of((u32)launch_now.warps, how, b.random)) {
+        polled = 0;
+        if (b.ready[w])
+            jump(warp_of(b, (int)w)[__builtin_ctz(b.ready[w])]);
+        spins = spins || polled;
     }
     return progress != before;
 }
@@ -524,17 +548,14 @@ static void describe_waiting(const std::vector<Block *> &resident, Rule rule)
                 g.first = f;
         }
     std::vector<Site> sites;
-    for (auto &g : groups) {
-        char text[200];
-        snprintf(text, sizeof text, "%d thread%s (the first is %s) wait%s for %s", g.second.count,
-                 g.second.count == 1 ? "" : "s", who(g.second.first).c_str(),
-                 g.second.count == 1 ? "s" : "", g.first.second.c_str());
-        sites.push_back({g.first.first, text});
-    }
+    for (const auto &g : groups)
+        sites.push_back(site(g.first.first, "%d thread%s (the first is %s) wait%s for %s",
+                             g.second.count, g.second.count == 1 ? "" : "s",
+                             by(g.second.first, 0, "").text.c_str(), g.second.count == 1 ? "s" : "",
+                             g.first.second.c_str()));
     if (ended)
-        sites.push_back({0, std::to_string(ended) + " threads have ended"});
-    sites.resize(std::max(sites.size(), (size_t)2));
-    report_finding(rule, sites[0], sites[1], {sites.begin() + 2, sites.end()});
+        sites.push_back(site(0, "%d threads have ended", ended));
+    report_finding(rule, sites);
     launch_now.failed = true;
 }
 
@@ -571,8 +592,9 @@ void no_progress(u32 pc)
 {
     Fiber *f = me;
     me = nullptr;
-    report_finding(R_NO_PROGRESS, {pc, who(f) + " has been here, or in a loop around it, for " +
-                                           std::to_string(flags.seconds) + " s of CPU time"});
+    report_finding(
+        R_NO_PROGRESS,
+        {by(f, pc, " has been here, or in a loop around it, for %d s of CPU time", flags.seconds)});
     stop(1);
 }
 
@@ -588,15 +610,14 @@ void watch(void)
 
 static void begin_cluster(std::vector<Block *> &resident, u32 first, int size)
 {
-    Block **cluster = new Block *[size];
-    for (int r = 0; r < size; r++) {
-        Block *b = take_block();
-        cluster[r] = b;
+    std::vector<Block *> cluster;
+    for (int r = 0; r < size; r++)
+        cluster.push_back(take_block());
+    for (Block *b : cluster) {
         b->cluster = cluster;
-        b->cluster_size = size;
-        b->rank = r;
-        b->cluster_bar = ClusterBarrier();
-        begin_block(*b, first + (u32)r);
+        b->cluster_bar = Barrier();
+        b->cluster_bar.id = 16;
+        begin_block(*b, first++);
         resident.push_back(b);
     }
 }
@@ -660,29 +681,16 @@ void run(const Config &c, const char *name, void (*body)(void *), void *argument
         return;
     static const bool watched = (watch(), true);
     (void)watched;
-    launch_now.config = c;
-    launch_now.name = name;
-    launch_now.pc = SIMT_PC;
-    launch_now.arguments = arguments;
-    launch_now.threads = (int)(c.block.x * c.block.y * c.block.z);
-    launch_now.warps = (launch_now.threads + 31) / 32;
-    launch_now.number = ++launches;
-    launch_now.more.assign(1, More());
-    launch_now.failed = false;
-    launch_now.body = body;
+    const int threads = (int)(c.block.x * c.block.y * c.block.z);
+    launch_now = {c,          name,     SIMT_PC, body, arguments, threads, (threads + 31) / 32,
+                  ++launches, {More()}, false};
     clocks_forget();
     count_launch();
     const int cluster = (int)(c.cluster.x * c.cluster.y * c.cluster.z);
     const u32 clusters = c.grid.x * c.grid.y * c.grid.z / (u32)cluster;
-    std::vector<u32> order(clusters);
-    for (u32 i = 0; i < clusters; i++)
-        order[i] = flags.blocks == 1 ? clusters - 1 - i : i;
     u32 random = (u32)flags.seed + 1;
-    if (flags.blocks == 2)
-        for (u32 i = clusters - 1; i > 0; i--)
-            std::swap(order[i], order[next_random(random) % (i + 1)]);
     open_memory(true);
-    run_blocks(order, cluster);
+    run_blocks(order_of(clusters, flags.blocks, random), cluster);
     launch_now.body = nullptr;
     open_memory(false);
 }
@@ -701,20 +709,20 @@ void named_barrier(int id, int threads, bool wait)
 
 void cluster_arrive(void)
 {
-    ClusterBarrier &bar = me->block->cluster[0]->cluster_bar;
+    Barrier &bar = me->block->cluster[0]->cluster_bar;
     me->cluster_phase = bar.phase;
-    bar.came.push_back(me);
+    arrive(bar, SIMT_PC);
     look_at_cluster(*me->block);
 }
 
 void cluster_wait(void)
 {
-    ClusterBarrier &bar = me->block->cluster[0]->cluster_bar;
+    Barrier &bar = me->block->cluster[0]->cluster_bar;
     if (bar.phase != me->cluster_phase) {
         learn(me, bar.over[me->block]);
         return;
     }
-    bar.waiting.push_back(me);
+    begin_wait(bar, SIMT_PC);
     wait_here("a barrier of its cluster", SIMT_PC);
 }
 
@@ -722,9 +730,5 @@ void cluster_wait(void)
 u32 map_to_block(u32 from, int rank)
 {
     return from % WINDOW + (u32)(rank + 1) * WINDOW;
-}
-
-void grid_dependency(void)
-{
 }
 } // namespace simt_ptx

@@ -23,13 +23,14 @@ Clock new_clock(void)
 {
     Clock c = {};
     c.at.assign(slot_of(ENGINE) + 1, 0);
-    c.async = c.fenced = c.at;
+    c.async = c.at;
     return c;
 }
 
-static void raise(std::vector<u32> &a, const std::vector<u32> &b)
+void raise(std::vector<u32> &a, const std::vector<u32> &b)
 {
-    for (size_t t = 0; t < a.size(); t++)
+    a.resize(std::max(a.size(), b.size()));
+    for (size_t t = 0; t < b.size(); t++)
         a[t] = std::max(a[t], b[t]);
 }
 
@@ -42,14 +43,12 @@ static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known
         return b;
     auto sum = std::make_shared<Known>(*a);
     for (const auto &block : *b) {
-        ClockRef &mine = (*sum)[block.first];
-        if (!mine) {
-            mine = block.second;
-        } else if (mine != block.second) {
-            Clock both = *mine;
-            raise(both.at, block.second->at);
-            mine = std::make_shared<const Clock>(both);
-        }
+        ClockRef &mine = sum->insert(block).first->second;
+        if (mine == block.second)
+            continue;
+        Clock both = *mine;
+        raise(both.at, block.second->at);
+        mine = std::make_shared<const Clock>(both);
     }
     return sum;
 }
@@ -58,9 +57,7 @@ void join(Clock &into, const Clock &from)
 {
     raise(into.at, from.at);
     raise(into.async, from.async);
-    if (from.has_fenced)
-        raise(into.fenced, from.fenced);
-    into.has_fenced = into.has_fenced || from.has_fenced;
+    raise(into.fenced, from.fenced);
     into.known = join_known(into.known, from.known);
 }
 
@@ -103,15 +100,15 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     std::map<Block *, Clock> sums;
     std::map<Block *, ClockRef> last;
     for (Fiber *f : come) {
-        auto at = sums.find(f->block);
-        if (at == sums.end())
-            at = sums.emplace(f->block, new_clock()).first;
+        Clock &sum = sums[f->block];
+        if (sum.at.empty())
+            sum = new_clock();
         ClockRef &before = last[f->block];
         if (f->base != before) { /* most share theirs */
-            join(at->second, *f->base);
+            join(sum, *f->base);
             before = f->base;
         }
-        at->second.at[slot_of(f->tid)] = std::max(at->second.at[slot_of(f->tid)], f->clock);
+        sum.at[slot_of(f->tid)] = std::max(sum.at[slot_of(f->tid)], f->clock);
     }
     if (sums.size() > 1) {
         auto all = std::make_shared<Known>();
@@ -150,7 +147,6 @@ void fence(void)
     settle_writes();
     Clock now = this_moment(f);
     raise(now.fenced, now.at);
-    now.has_fenced = true;
     f->base = std::make_shared<const Clock>(std::move(now));
 }
 
@@ -160,7 +156,7 @@ void publish(Fiber *f, uintptr_t address, bool is_rmw)
     if (!flags.check)
         return;
     std::shared_ptr<const Known> told = f->base->known;
-    if (f->base->has_fenced) {
+    if (!f->base->fenced.empty()) {
         auto own = std::make_shared<Known>();
         Clock fenced = new_clock();
         fenced.at = f->base->fenced;

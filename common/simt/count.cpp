@@ -65,7 +65,7 @@ void count_kind(Kind kind, long warps, long flops)
 void count_shared_read(const Fiber *f)
 {
     if (f->lane == 0)
-        now->groups_beside += std::count_if(f->groups.begin(), f->groups.end(),
+        now->groups_beside += std::count_if(f->copies.groups.begin(), f->copies.groups.end(),
                                             [](const std::vector<Copy> &g) { return !g.empty(); });
 }
 
@@ -80,6 +80,7 @@ static Stat &stat_of(u32 pc, char space, bool write, int size)
 {
     Stat &s = now->at[pc];
     s.space = space, s.write = write, s.size = size;
+    s.requests++;
     return s;
 }
 
@@ -150,39 +151,32 @@ long cost_of(const Log *l, int n, long *ideal)
 /* --show: which lane touches which bank, or which sector, in the first request of a line. */
 static std::string picture(const Log *l, int n, int size, bool shared)
 {
-    std::string text;
-    std::map<uintptr_t, std::vector<int>> by;
-    const uintptr_t unit = shared ? 4 : 32;
+    const uintptr_t unit = shared ? 4 : 32, first = shared ? 0
+                                                           : std::min_element(
+                                                                 l, l + n,
+                                                                 [](const Log &a, const Log &b) {
+                                                                     return a.a < b.a;
+                                                                 })->a /
+                                                                 unit;
+    std::map<uintptr_t, std::map<uintptr_t, std::vector<int>>> rows; /* bank or sector, unit */
     for (int i = 0; i < n; i++)
-        for (int b = 0; b < size; b += shared ? 4 : size)
-            by[(l[i].a + (uintptr_t)b) / unit].push_back(i);
-    char line[160];
-    if (shared) {
-        std::vector<std::vector<uintptr_t>> banks(32);
-        for (auto &w : by)
-            banks[w.first % 32].push_back(w.first);
-        for (int k = 0; k < 32; k++) {
-            if (banks[(size_t)k].empty())
-                continue;
-            snprintf(line, sizeof line, "        bank %2d: %zu word%s, of lanes", k,
-                     banks[(size_t)k].size(), banks[(size_t)k].size() == 1 ? "" : "s");
-            text += line;
-            size_t shown = 0;
-            for (uintptr_t w : banks[(size_t)k])
-                for (int lane : by[w])
-                    if (shown++ < 16)
-                        text += " " + std::to_string(lane);
-            text += shown > 16 ? " ...\n" : "\n";
+        for (int b = 0; b < size; b += shared ? 4 : size) {
+            const uintptr_t u = (l[i].a + (uintptr_t)b) / unit;
+            rows[shared ? u % 32 : u - first][u].push_back(i);
         }
-        return text;
-    }
-    const uintptr_t first = by.begin()->first;
-    for (auto &s : by) {
-        snprintf(line, sizeof line, "        sector %4ld: lanes", (long)(s.first - first));
-        text += line;
-        for (size_t i = 0; i < s.second.size() && i < 20; i++)
-            text += " " + std::to_string(s.second[i]);
-        text += s.second.size() > 20 ? " ...\n" : "\n";
+    std::string text;
+    for (const auto &row : rows) {
+        const size_t words = row.second.size(), most = shared ? 16 : 20;
+        text += shared ? site(0, "        bank %2d: %zu word%s, of lanes", (int)row.first, words,
+                              words == 1 ? "" : "s")
+                             .text
+                       : site(0, "        sector %4d: lanes", (int)row.first).text;
+        size_t shown = 0;
+        for (const auto &u : row.second)
+            for (int lane : u.second)
+                if (shown++ < most)
+                    text += " " + std::to_string(lane);
+        text += shown > most ? " ...\n" : "\n";
     }
     return text;
 }
@@ -193,7 +187,6 @@ void count_access(u32 pc, const Log *l, int n)
     const int size = l->size;
     Stat &s = stat_of(pc, l->shared ? 's' : 'g', l->write, size);
     const long before = s.have - s.ideal;
-    s.requests++;
     (l->shared ? count_shared : count_global)(s, l, n, size);
     const long lost = s.have - s.ideal - before;
     if (lost > s.lost) {
@@ -209,42 +202,43 @@ void count_engine(u32 pc, bool write, long bytes, long sectors)
     if (!flags.count)
         return;
     Stat &s = stat_of(pc, 't', write, 16);
-    s.requests++;
     s.bytes += bytes;
     s.have += sectors;
     s.ideal += sectors;
     now->kinds[K_TMA]++;
 }
 
+Requests requests_of(Block &b, int warp)
+{
+    Requests requests;
+    for (int i = 0; i < lanes_of(warp); i++) {
+        std::unordered_map<u32, u32> visits;
+        for (const Log &l : warp_of(b, warp)[i]->log)
+            requests[{l.pc, visits[l.pc]++}].push_back(l);
+    }
+    return requests;
+}
+
 void merge_warp(Block &b, int warp)
 {
     Fiber **f = warp_of(b, warp);
     const int n = lanes_of(warp);
-    const size_t length = f[0]->log.size();
     if (flags.trace)
         trace_merge(b, warp);
-    bool same = true;
-    for (int i = 1; i < n && same; i++) {
-        same = f[i]->log.size() == length;
-        for (size_t k = 0; same && k < length; k++)
-            same = f[i]->log[k].pc == f[0]->log[k].pc && f[i]->log[k].size == f[0]->log[k].size;
-    }
+    const bool same = std::all_of(f + 1, f + n, [&](const Fiber *lane) {
+        return std::equal(
+            lane->log.begin(), lane->log.end(), f[0]->log.begin(), f[0]->log.end(),
+            [](const Log &a, const Log &b) { return a.pc == b.pc && a.size == b.size; });
+    });
     if (same) {
         Log row[32];
-        for (size_t k = 0; k < length; k++) {
+        for (size_t k = 0; k < f[0]->log.size(); k++) {
             for (int i = 0; i < n; i++)
                 row[i] = f[i]->log[k];
             count_access(row[0].pc, row, n);
         }
     } else { /* lanes went different ways: the n-th visit of each place */
-        std::map<std::pair<u32, u32>, std::vector<Log>> requests;
-        std::unordered_map<u32, u32> visits;
-        for (int i = 0; i < n; i++) {
-            visits.clear();
-            for (const Log &l : f[i]->log)
-                requests[{l.pc, visits[l.pc]++}].push_back(l);
-        }
-        for (const auto &r : requests)
+        for (const auto &r : requests_of(b, warp))
             count_access(r.first.first, r.second.data(), (int)r.second.size());
     }
     for (int i = 0; i < n; i++)
@@ -259,19 +253,16 @@ static const char *const kind_names[KINDS] = {
 
 static void print_lines(FILE *to, const Kernel &k)
 {
+    static const std::map<char, const char *> names = {
+        {'s', "shared"}, {'g', "global"}, {'t', "engine"}};
     std::map<std::string, Stat> lines;
     for (const auto &a : k.at) {
         const Stat &t = a.second;
-        char key[160];
-        snprintf(key, sizeof key, "%-46.46s %s %-5s %2d B", place(a.first).c_str(),
-                 t.space == 's'   ? "shared"
-                 : t.space == 'g' ? "global"
-                                  : "engine",
-                 t.write ? "write" : "read", t.size);
-        Stat &d = lines[key];
-        d.space = t.space;
-        d.requests += t.requests;
-        d.have += t.have, d.ideal += t.ideal;
+        Stat &line = lines[site(0, "%-46.46s %s %-5s %2d B", place(a.first).c_str(),
+                                names.at(t.space), t.write ? "write" : "read", t.size)
+                               .text];
+        line.space = t.space;
+        line.have += t.have, line.ideal += t.ideal;
     }
     for (const auto &l : lines) {
         const Stat &t = l.second;
@@ -284,19 +275,25 @@ static void print_lines(FILE *to, const Kernel &k)
 static void print_pictures(FILE *to, const Kernel &k)
 {
     std::set<std::string> shown; /* clang may have made several accesses of one */
-    for (const auto &p : pictures)
-        if (k.at.count(p.first)) {
-            const std::string where = place(p.first);
-            if (!shown.insert(where + p.second).second)
-                continue;
-            const size_t at = where.find(":" + flags.show);
-            if (at == std::string::npos)
-                continue;
-            const char after = where[at + 1 + flags.show.size()];
-            if (after >= '0' && after <= '9')
-                continue;
+    for (const auto &p : pictures) {
+        const std::string where = place(p.first);
+        const size_t at = where.find(":" + flags.show);
+        if (k.at.count(p.first) && at != std::string::npos &&
+            !isdigit(where[at + 1 + flags.show.size()]) && shown.insert(where + p.second).second)
             fprintf(to, "    %s, the first request:\n%s", where.c_str(), p.second.c_str());
-        }
+    }
+}
+
+/* Of all kernels, or of one. Of the copy engine as of global memory. */
+static long sum_of(long Stat::*number, bool shared, int write, const Kernel *only = nullptr)
+{
+    long sum = 0;
+    for (const auto &k : kernels)
+        for (const auto &a : k.second.at)
+            if ((!only || only == &k.second) && (a.second.space == 's') == shared &&
+                (write < 0 || a.second.write == write))
+                sum += a.second.*number;
+    return sum;
 }
 
 void print_counts(FILE *to)
@@ -310,18 +307,6 @@ void print_counts(FILE *to)
     symbolize(pcs);
     for (const auto &entry : kernels) {
         const Kernel &k = entry.second;
-        Stat all[2] = {};
-        long waves = 0, ideal = 0;
-        for (const auto &a : k.at) {
-            const Stat &t = a.second;
-            if (t.space == 's') {
-                waves += t.have, ideal += t.ideal;
-                continue;
-            }
-            all[t.write].have += t.have;
-            all[t.write].bytes += t.bytes;
-            all[t.write].requests += t.requests;
-        }
         fprintf(to, "count: kernel %s, %s: %ld launch%s, %ld blocks of %d threads\n",
                 entry.first.first.c_str(), place(entry.first.second).c_str(), k.launches,
                 k.launches == 1 ? "" : "es", k.blocks, k.threads);
@@ -329,26 +314,29 @@ void print_counts(FILE *to)
             fprintf(to,
                     "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
                     "requests\n",
-                    w ? "written" : "read", all[w].bytes, all[w].have, all[w].requests);
-        fprintf(to, "  shared memory: %ld wavefronts, %ld without bank conflicts\n", waves, ideal);
-        fprintf(to, "  instructions, by warps:");
-        bool any = false;
+                    w ? "written" : "read", sum_of(&Stat::bytes, false, w, &k),
+                    sum_of(&Stat::have, false, w, &k), sum_of(&Stat::requests, false, w, &k));
+        fprintf(to,
+                "  shared memory: %ld wavefronts, %ld without bank conflicts\n"
+                "  instructions, by warps:",
+                sum_of(&Stat::have, true, -1, &k), sum_of(&Stat::ideal, true, -1, &k));
+        const char *comma = "";
         for (int i = 0; i < KINDS; i++)
             if (k.kinds[i]) {
-                fprintf(to, "%s %ld %s", any ? "," : "", k.kinds[i], kind_names[i]);
-                any = true;
+                fprintf(to, "%s %ld %s", comma, k.kinds[i], kind_names[i]);
+                comma = ",";
             }
-        fprintf(to, "%s\n", any ? "" : " none of those that are counted");
+        fprintf(to, "%s\n", comma[0] ? "" : " none of those that are counted");
         const long by_smem = k.smem ? 233472L / (long)(k.smem + 1024) : 32;
         const long by_threads = 2048 / std::max(k.threads, 1);
         fprintf(to,
                 "  blocks a multiprocessor: %ld by shared memory (%zu bytes a block), %ld by "
                 "threads; registers: only nvcc knows\n",
                 std::min(by_smem, 32L), k.smem, std::min(by_threads, 32L));
-        const double bytes = (double)(all[0].bytes + all[1].bytes);
+        const long bytes = sum_of(&Stat::bytes, false, -1, &k);
         if (k.flops && bytes > 0)
             fprintf(to, "  roofline: %ld FLOPs of tensor cores, %.1f a useful byte\n", k.flops,
-                    (double)k.flops / bytes);
+                    (double)k.flops / (double)bytes);
         if (!flags.lines.empty())
             print_lines(to, k);
         if (!flags.show.empty())
@@ -361,29 +349,19 @@ void print_counts(FILE *to)
 
 using namespace simt;
 
-static long sum_of(long Stat::*number, char space, int write)
-{
-    long sum = 0;
-    for (const auto &k : kernels)
-        for (const auto &a : k.second.at)
-            if ((a.second.space == 's') == (space == 's') && (write < 0 || a.second.write == write))
-                sum += a.second.*number;
-    return sum;
-}
-
 extern "C" long simt_count(const char *what)
 {
     const std::string name = what;
     if (name == "sectors read" || name == "sectors written")
-        return sum_of(&Stat::have, 'g', name == "sectors written");
+        return sum_of(&Stat::have, false, name == "sectors written");
     if (name == "wavefronts")
-        return sum_of(&Stat::have, 's', -1);
+        return sum_of(&Stat::have, true, -1);
     if (name == "ideal wavefronts")
-        return sum_of(&Stat::ideal, 's', -1);
+        return sum_of(&Stat::ideal, true, -1);
     if (name == "shared reads" || name == "shared writes")
-        return sum_of(&Stat::requests, 's', name == "shared writes");
+        return sum_of(&Stat::requests, true, name == "shared writes");
     if (name == "global writes")
-        return sum_of(&Stat::requests, 'g', 1);
+        return sum_of(&Stat::requests, false, 1);
     static const std::map<std::string, long Kernel::*> of_launches = {
         {"launches", &Kernel::launches},
         {"blocks", &Kernel::blocks},
@@ -415,29 +393,26 @@ extern "C" const char *simt_worst(const char *what)
     if (!most)
         return nullptr;
     const std::vector<Log> &l = most->worst;
-    char line[300];
-    size_t i = 0, k = 1;
-    for (size_t other = 1, first = 0; shared && first < l.size(); other++) {
-        if (other == l.size()) {
-            other = ++first;
-            continue;
-        }
-        if (l[first].a / 4 % 32 == l[other].a / 4 % 32 && l[first].a / 4 != l[other].a / 4) {
-            i = first, k = other;
+    size_t i = 0, k = l.size() > 1; /* two lanes that are in each other's way */
+    for (size_t pair = 0; shared && pair < l.size() * l.size(); pair++) {
+        const size_t a = pair / l.size(), b = pair % l.size();
+        if (a < b && l[a].a / 4 % 32 == l[b].a / 4 % 32 && l[a].a / 4 != l[b].a / 4) {
+            i = a, k = b;
             break;
         }
     }
     if (shared)
-        snprintf(line, sizeof line,
-                 "%s takes %ld wavefronts, %ld would do: there lanes %zu and %zu %s different "
-                 "words of bank %d.",
-                 place(pc).c_str(), most->have, most->ideal, i, k, most->write ? "write" : "read",
-                 (int)(l[i].a / 4 % 32));
+        text = site(0,
+                    "%s takes %ld wavefronts, %ld would do: there lanes %zu and %zu %s different "
+                    "words of bank %d.",
+                    place(pc).c_str(), most->have, most->ideal, i, k,
+                    most->write ? "write" : "read", (int)(l[i].a / 4 % 32))
+                   .text;
     else
-        snprintf(line, sizeof line,
-                 "%s touches %ld sectors for the bytes of %ld: there the addresses of lanes 0 and "
-                 "%d lie %ld bytes apart.",
-                 place(pc).c_str(), most->have, most->ideal, l.size() > 1,
-                 labs((long)(l[l.size() > 1].a - l[0].a)));
-    return (text = line).c_str();
+        text = site(0,
+                    "%s touches %ld sectors for the bytes of %ld: there the addresses of lanes 0 "
+                    "and %zu lie %ld bytes apart.",
+                    place(pc).c_str(), most->have, most->ideal, k, labs((long)(l[k].a - l[0].a)))
+                   .text;
+    return text.c_str();
 }

@@ -65,28 +65,27 @@ static char *take(size_t bytes)
 
 bool launch_is_allowed(const Config &c, const char *name, u32 pc)
 {
-    char text[200] = "";
+    const dim3 &grid = c.grid;
     const unsigned long threads = (unsigned long)c.block.x * c.block.y * c.block.z;
+    const bool fits = threads > 0 && threads <= MAX_THREADS;
     if (me)
-        snprintf(text, sizeof text,
-                 "a kernel launches %s: simt has no dynamic parallelism; launch "
-                 "it from the host",
-                 name);
-    else if (threads == 0 || threads > MAX_THREADS)
-        snprintf(text, sizeof text, "%lu threads in a block of %s, accepted are 1 to 1024", threads,
-                 name);
-    else if (c.grid.x == 0 || c.grid.y == 0 || c.grid.z == 0 || c.grid.y > 65535 ||
-             c.grid.z > 65535)
-        snprintf(text, sizeof text, "a grid of %u x %u x %u blocks of %s", c.grid.x, c.grid.y,
-                 c.grid.z, name);
+        report_finding(R_LIMIT, {site(pc,
+                                      "a kernel launches %s: simt has no dynamic parallelism; "
+                                      "launch it from the host",
+                                      name)});
+    else if (!fits)
+        report_finding(R_LIMIT, {site(pc, "%lu threads in a block of %s, accepted are 1 to 1024",
+                                      threads, name)});
+    else if (grid.x == 0 || grid.y - 1 > 65534 || grid.z - 1 > 65534)
+        report_finding(R_LIMIT, {site(pc, "a grid of %u x %u x %u blocks of %s", grid.x, grid.y,
+                                      grid.z, name)});
     else if (c.smem > SMEM_MAX)
-        snprintf(text, sizeof text, "%zu bytes of shared memory for %s, a block has at most %d",
-                 c.smem, name, SMEM_MAX);
-    if (!text[0])
+        report_finding(R_LIMIT,
+                       {site(pc, "%zu bytes of shared memory for %s, a block has at most %d",
+                             c.smem, name, SMEM_MAX)});
+    else
         return true;
-    report_finding(R_LIMIT, {pc, text});
-    last_error =
-        threads > MAX_THREADS || !threads ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue;
+    last_error = fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
     return false;
 }
 
@@ -100,18 +99,18 @@ static cudaError_t finished(void)
     return error;
 }
 
-static double seconds(void)
+static double nanoseconds(void)
 {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
 long long clock_now(void)
 {
     if (me)
         spin(SIMT_PC);
-    return (long long)(seconds() * 1e9);
+    return (long long)nanoseconds();
 }
 
 int device_printf(const char *format, ...)
@@ -152,21 +151,6 @@ static cudaError_t allocate(void **p, size_t bytes, bool managed)
     return cudaSuccess;
 }
 
-cudaError_t simtMalloc(void **p, size_t bytes)
-{
-    return allocate(p, bytes, false);
-}
-
-cudaError_t simtMallocManaged(void **p, size_t bytes)
-{
-    return allocate(p, bytes, true);
-}
-
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
-{
-    return allocate(p, bytes, true);
-}
-
 cudaError_t cudaFree(void *p)
 {
     if (!p)
@@ -183,17 +167,11 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
-cudaError_t cudaFreeHost(void *p)
-{
-    return cudaFree(p);
-}
-
-/* May the host's side of a copy name this? */
-static cudaError_t check_range(const void *p, size_t n)
+/* Is it memory of the host, or as much of the device's? */
+static bool is_range(const void *p, size_t n)
 {
     const Memory *m = is_device(p) && n ? memory_of((uintptr_t)p) : nullptr;
-    return is_device(p) && n && (!m || (uintptr_t)p + n > m->hi) ? cudaErrorInvalidValue
-                                                                 : cudaSuccess;
+    return !is_device(p) || !n || (m && (uintptr_t)p + n <= m->hi);
 }
 
 /* A GPU refuses a copy in the other direction than its kind says. */
@@ -205,7 +183,7 @@ static bool is_backwards(const void *to, const void *from, enum cudaMemcpyKind k
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind)
 {
-    if (check_range(to, n) || check_range(from, n) || is_backwards(to, from, kind))
+    if (!is_range(to, n) || !is_range(from, n) || is_backwards(to, from, kind))
         return last_error = cudaErrorInvalidValue;
     open_memory(true);
     memmove(to, from, n);
@@ -216,7 +194,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind
 
 cudaError_t cudaMemset(void *p, int v, size_t n)
 {
-    if (check_range(p, n))
+    if (!is_range(p, n))
         return last_error = cudaErrorInvalidValue;
     open_memory(true);
     memset(p, v, n);
@@ -232,64 +210,66 @@ cudaError_t simtPoison(void *p, size_t n)
     return error;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind k,
-                            cudaStream_t)
-{
-    return cudaMemcpy(to, from, n, k);
-}
-
-cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
-{
-    return cudaMemset(p, v, n);
-}
-
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                          size_t width, size_t height, enum cudaMemcpyKind k)
 {
-    for (size_t i = 0; i < height; i++) {
-        const cudaError_t error =
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < height && error == cudaSuccess; i++)
+        error =
             cudaMemcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, k);
-        if (error != cudaSuccess)
-            return error;
-    }
-    return cudaSuccess;
+    return error;
 }
 
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, enum cudaMemcpyKind k, cudaStream_t)
-{
-    return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, k);
-}
+/* --- what is the same for every call -----------------------------------------------------------*/
+
+#define CALL(NAME, PARAMETERS, RESULT)                                                             \
+    cudaError_t NAME PARAMETERS                                                                    \
+    {                                                                                              \
+        return RESULT;                                                                             \
+    }
+CALL(simtMalloc, (void **p, size_t bytes), allocate(p, bytes, false))
+CALL(simtMallocManaged, (void **p, size_t bytes), allocate(p, bytes, true))
+CALL(cudaHostAlloc, (void **p, size_t bytes, unsigned), allocate(p, bytes, true))
+CALL(cudaFreeHost, (void *p), cudaFree(p))
+CALL(cudaGetDeviceCount, (int *n), (*n = 1, cudaSuccess))
+CALL(cudaSetDevice, (int device), device ? cudaErrorInvalidValue : cudaSuccess)
+CALL(cudaGetDevice, (int *device), (*device = 0, cudaSuccess))
+CALL(cudaPeekAtLastError, (void), last_error)
+/* A launch has ended when it returns, and so has a copy. */
+CALL(cudaDeviceSynchronize, (void), finished())
+CALL(cudaDeviceReset, (void), finished())
+CALL(cudaStreamSynchronize, (cudaStream_t), finished())
+CALL(cudaEventSynchronize, (cudaEvent_t), finished())
+CALL(cudaStreamQuery, (cudaStream_t), cudaSuccess)
+CALL(cudaEventQuery, (cudaEvent_t), cudaSuccess)
+CALL(cudaStreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), cudaSuccess)
+CALL(cudaMemcpyAsync,
+     (void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t),
+     cudaMemcpy(to, from, n, kind))
+CALL(cudaMemsetAsync, (void *p, int v, size_t n, cudaStream_t), cudaMemset(p, v, n))
+CALL(cudaMemcpy2DAsync,
+     (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+      enum cudaMemcpyKind kind, cudaStream_t),
+     cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind))
+CALL(cudaStreamCreate, (cudaStream_t * s), (*s = nullptr, cudaSuccess))
+CALL(cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned), cudaStreamCreate(s))
+CALL(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned, int), cudaStreamCreate(s))
+CALL(cudaStreamDestroy, (cudaStream_t), cudaSuccess)
+/* An event is a moment of the CPU's clock. */
+CALL(cudaEventCreate, (cudaEvent_t * e), (*e = (cudaEvent_t) new double(), cudaSuccess))
+CALL(cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned), cudaEventCreate(e))
+CALL(cudaEventDestroy, (cudaEvent_t e), (delete (double *)e, cudaSuccess))
+CALL(cudaEventRecord, (cudaEvent_t e, cudaStream_t), (*(double *)e = nanoseconds(), cudaSuccess))
+CALL(cudaEventElapsedTime, (float *ms, cudaEvent_t a, cudaEvent_t b),
+     (*ms = (float)((*(double *)b - *(double *)a) * 1e-6), cudaSuccess))
 
 /* --- the device --------------------------------------------------------------------------------*/
-
-cudaError_t cudaGetDeviceCount(int *n)
-{
-    *n = 1;
-    return cudaSuccess;
-}
-
-cudaError_t cudaPeekAtLastError(void)
-{
-    return last_error;
-}
 
 cudaError_t cudaGetLastError(void)
 {
     const cudaError_t error = last_error;
     last_error = cudaSuccess;
     return error != cudaSuccess ? error : finished();
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    return device ? cudaErrorInvalidValue : cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *device)
-{
-    *device = 0;
-    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
@@ -338,118 +318,40 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
     return cudaSuccess;
 }
 
-/* --- streams and events: all has ended already -------------------------------------------------*/
-
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return finished();
-}
-cudaError_t cudaDeviceReset(void)
-{
-    return finished();
-}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
 {
-    *all_bytes = (size_t)4 << 30;
-    *free_bytes = *all_bytes;
+    *free_bytes = *all_bytes = (size_t)4 << 30;
     for (const auto &m : memory)
         *free_bytes -= std::min(*free_bytes, (size_t)(m.second.hi - m.second.lo));
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    return finished();
-}
-cudaError_t cudaStreamQuery(cudaStream_t)
-{
-    return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
-{
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreate(cudaStream_t *s)
-{
-    *s = nullptr;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
-{
-    return cudaStreamCreate(s);
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int)
-{
-    return cudaStreamCreate(s);
-}
-cudaError_t cudaStreamDestroy(cudaStream_t)
-{
-    return cudaSuccess;
-}
-cudaError_t cudaEventCreate(cudaEvent_t *e)
-{
-    *e = (cudaEvent_t)calloc(1, sizeof(double));
-    return *e ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
-{
-    return cudaEventCreate(e);
-}
-cudaError_t cudaEventDestroy(cudaEvent_t e)
-{
-    free(e);
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
-{
-    *(double *)e = seconds();
-    return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t)
-{
-    return finished();
-}
-cudaError_t cudaEventQuery(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
-{
-    *ms = (float)((*(double *)b - *(double *)a) * 1e3);
-    return cudaSuccess;
-}
 
-static const struct {
-    cudaError_t error;
-    const char *name, *text;
-} errors[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
-     "invalid configuration argument"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
-     "an illegal memory access was encountered"},
-    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
-     "too many resources requested for launch"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
-};
+#define ERROR(NAME, TEXT)                                                                          \
+    {                                                                                              \
+        NAME,                                                                                      \
+        {                                                                                          \
+#NAME, TEXT                                                                            \
+        }                                                                                          \
+    }
+static const std::map<cudaError_t, std::pair<const char *, const char *>> errors = {
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    ERROR(cudaErrorNotReady, "device not ready"),
+    ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorNotSupported, "operation not supported")};
 
 const char *cudaGetErrorString(cudaError_t error)
 {
-    for (const auto &e : errors)
-        if (e.error == error)
-            return e.text;
-    return "unrecognized error code";
+    return errors.count(error) ? errors.at(error).second : "unrecognized error code";
 }
 
 const char *cudaGetErrorName(cudaError_t error)
 {
-    for (const auto &e : errors)
-        if (e.error == error)
-            return e.name;
-    return "unrecognized error code";
+    return errors.count(error) ? errors.at(error).first : "unrecognized error code";
 }
 
 /* --- tensor maps -------------------------------------------------------------------------------*/

@@ -19,6 +19,7 @@
  *     ptx_warp.cpp  mma, ldmatrix, cp.async, single instructions
  *     ptx_async.cpp mbarrier, the copy engine (TMA), wgmma
  *     count.cpp     bytes, sectors, wavefronts, instructions
+ *     reach.cpp     what `check` has not tried
  *     trace.cpp     a block in model ticks
  *     report.cpp    findings and counts as text
  *     host.cpp      the CUDA runtime's interface
@@ -82,9 +83,8 @@ typedef std::map<u32, ClockRef> Known;
  * async proxy (copy engine, tensor cores) may rely on: raised by fence.proxy.async. fenced[t]: for
  * what an atomic may publish to other blocks: raised by __threadfence. */
 struct Clock {
-    std::vector<u32> at, async, fenced; /* by slot_of */
+    std::vector<u32> at, async, fenced; /* by slot_of; fenced is empty where there was no fence */
     std::shared_ptr<const Known> known;
-    bool has_fenced;
 };
 
 /* --- memory ------------------------------------------------------------------------------------*/
@@ -160,6 +160,26 @@ struct Store { /* of a tile by the engine */
     int at[5];
     ClockRef clock;
 };
+/* Asynchronous work of one kind: what a thread has issued, and the groups that it committed. */
+template <class T> struct Async {
+    std::vector<T> open;
+    std::vector<std::vector<T>> groups;
+    u32 done; /* waited for */
+    void commit(void)
+    {
+        groups.push_back(std::move(open));
+        open.clear();
+    }
+    template <class F> void wait(int keep, F land)
+    {
+        for (; (int)groups.size() > keep; done++) {
+            const std::vector<T> group = std::move(groups[0]);
+            groups.erase(groups.begin());
+            for (const T &t : group)
+                land(t);
+        }
+    }
+};
 
 struct Block;
 struct Fiber;
@@ -174,6 +194,7 @@ struct Fiber {
     bool done, spinning;
     const char *waits; /* for what, NULL: it can run */
     u32 pc;            /* where */
+    int line;          /* of the __syncthreads, 0: a barrier of PTX */
     /* an instruction of the whole warp that this lane has come to */
     Collective_op op;
     void *argument;
@@ -185,30 +206,22 @@ struct Fiber {
     /* count */
     std::vector<Log> log;
     /* asynchronous work */
-    std::vector<Copy> open;
-    std::vector<std::vector<Copy>> groups;
-    u32 groups_done;
-    std::vector<Product> products;
-    std::vector<std::vector<Product>> product_groups;
+    Async<Copy> copies;
+    Async<Product> products;
+    Async<Store> stores;
     std::map<float *, Accumulator> accumulators;
     std::map<u32, Operand> operands; /* by line, since the last fence */
     bool wgmma_fenced;
-    std::vector<Store> stores;
-    std::vector<std::vector<Store>> store_groups;
-    u32 cluster_phase;
+    u32 cluster_phase; /* that it has arrived at */
 };
 
-struct Arrival {
-    Fiber *f;
-    u32 pc;
-    int line;
-    bool waits;
-};
+/* Of a block, by number (0: __syncthreads), or of a cluster. */
 struct Barrier {
-    int expected = 0;
-    std::vector<Arrival> came;
-    int vote[3] = {0, 1, 0};
-    u32 phase = 0;
+    u32 id = 0, phase = 0, pc = 0; /* pc: of the first who came */
+    int expected = 0;              /* of a named one */
+    std::vector<Fiber *> came, waiting;
+    int yes = 0;                      /* of a vote */
+    std::map<Block *, ClockRef> over; /* what who waits for the last phase learns */
 };
 struct Piece { /* of a copy by the engine */
     u32 to;
@@ -225,28 +238,19 @@ struct Mbarrier {
     Clock gathering; /* of the phase that is open */
     ClockRef over;   /* of the one before */
     std::vector<EngineCopy> copies;
-    std::vector<Fiber *> waiting;
-    std::vector<u32> parity;
-};
-
-struct ClusterBarrier {
-    u32 phase = 0;
-    std::vector<Fiber *> waiting, came;
-    std::map<Block *, ClockRef> over; /* what who waits for the last phase learns */
+    std::vector<std::pair<Fiber *, u32>> waiting; /* for the end of a phase of that parity */
 };
 
 struct Block {
     uint3 index;
     u32 number;
-    int rank; /* in its cluster */
-    Block **cluster;
-    int cluster_size;
-    ClusterBarrier cluster_bar; /* of the first block: all use that */
+    std::vector<Block *> cluster;
+    Barrier cluster_bar; /* of the first block: all use that */
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
     std::vector<Cell> cells; /* of shared memory */
     std::vector<More> more;
-    u32 ready[32], alive[32];
+    u32 ready[32], alive[32], meeting[32]; /* lanes, by warp; meeting: in a rendezvous */
     int live;
     size_t static_bytes;
     std::map<const void *, u32> static_at;
@@ -302,6 +306,7 @@ int lanes_of(int warp);
 /* clocks.cpp */
 std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
                                      const std::vector<Fiber *> &go); /* what go learn */
+void raise(std::vector<u32> &a, const std::vector<u32> &b);
 void join(Clock &into, const Clock &from);
 void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
 void learn(Fiber *f, const ClockRef &what);
@@ -329,16 +334,20 @@ Memory *memory_of(uintptr_t a);
 void write_by_engine(Block &b, u32 address, int size, u32 pc);
 
 /* ptx_warp.cpp */
-float value_of(u32 pair, int high, simt_ptx::Type type);
-bool is_pending(float x); /* what registers hold while a wgmma is at work */
+const u32 pending_bits = 0x7fb5a5a5u; /* a NaN: what registers hold while a wgmma is at work */
+bool is_pending(float x);
 void check_pending(float x, u32 pc);
 bool happens_now(void); /* a copy: at the first moment that the rules allow? */
 
 /* ptx_async.cpp */
 bool land_for_waiters(Block &b);
 void end_of_thread(Fiber *f);
+
+/* reach.cpp: what has not been tried */
 void note_stages(const Block &b); /* how often its mbarriers and groups of copies were used */
 void print_stages(FILE *to);
+void note_reached(u32 pc);
+void print_lines_not_reached(FILE *to);
 
 /* count.cpp */
 enum Kind {
@@ -362,6 +371,9 @@ void count_shared_read(const Fiber *f);
 void count_mbarriers(const Block &b);
 void count_engine(u32 pc, bool write, long bytes, long sectors);
 void count_kind(Kind kind, long warps_of_32 = 1, long flops = 0);
+/* What a warp asks for at once: the n-th access at one place by each of its lanes. */
+typedef std::map<std::pair<u32, u32>, std::vector<Log>> Requests;
+Requests requests_of(Block &b, int warp);
 void merge_warp(Block &b, int warp);
 void count_launch(void);
 void print_counts(FILE *to);
@@ -395,53 +407,102 @@ static inline u64 phase_of(u32 barrier, u32 phase)
 }
 
 /* report.cpp */
-enum Rule {
-    R_RACE_WR,
-    R_RACE_RW,
-    R_RACE_WW,
-    R_SAME_VALUE,
-    R_UNWRITTEN,
-    R_BOUNDS_SHARED,
-    R_BOUNDS_GLOBAL,
-    R_BOUNDS_LOCAL,
-    R_BOUNDS_MAP,
-    R_HOST_MEMORY,
-    R_FLIGHT,
-    R_NOT_WAITED,
-    R_PROXY,
-    R_WGMMA_FENCE,
-    R_WGMMA_WAIT,
-    R_MISALIGNED,
-    R_BARRIER_SPLIT,
-    R_BARRIER_ENDED,
-    R_BARRIER_COUNT,
-    R_MBARRIER,
-    R_MBARRIER_PHASE,
-    R_SHUFFLE,
-    R_DEADLOCK,
-    R_NO_PROGRESS,
-    R_LIMIT,
-    R_CRASH,
-    R_ASSERT,
-    RULES
-};
+/* What a kernel may not do: name, what a finding is called, where that stands. */
+#define SIMT_RULES_H
+
+#define SIMT_RULES(RULE)                                                                           \
+    RULE(R_RACE_WR, "race: written, then read, and nothing orders the two",                        \
+         "PTX ISA, Memory Consistency Model, Causality Order: a barrier, or a fence and a flag, "  \
+         "must stand between")                                                                     \
+    RULE(R_RACE_RW, "race: read, then written, and nothing orders the two",                        \
+         "PTX ISA, Memory Consistency Model, Causality Order: who overwrites must wait for who "   \
+         "reads")                                                                                  \
+    RULE(R_RACE_WW, "race: written twice, and nothing orders the two",                             \
+         "PTX ISA, Memory Consistency Model, Data-races: which value stays is undefined")          \
+    RULE(                                                                                          \
+        R_SAME_VALUE, "warning: the same value written twice, and nothing orders the two",         \
+        "PTX ISA, Memory Consistency Model, Data-races: harmless as long as the values are equal") \
+    RULE(R_UNWRITTEN, "read of memory that nobody wrote",                                          \
+         "CUDA C++ Programming Guide, Memory: shared and device memory begin undefined")           \
+    RULE(R_BOUNDS_SHARED, "out of bounds of shared memory",                                        \
+         "PTX ISA, State Spaces, Shared: a block has what its launch asked for")                   \
+    RULE(R_BOUNDS_GLOBAL, "out of bounds of global memory",                                        \
+         "PTX ISA, State Spaces, Global: an address must lie in what was allocated")               \
+    RULE(R_BOUNDS_LOCAL, "out of bounds of an array",                                              \
+         "C++, expr.add: an index must lie in the array")                                          \
+    RULE(R_BOUNDS_MAP, "a tile that its tensor map does not have",                                 \
+         "PTX ISA, Tensors: the coordinates of a copy have the rank of its map")                   \
+    RULE(R_HOST_MEMORY,                                                                            \
+         "a kernel reads or writes memory of the host, or the host that of the device",            \
+         "CUDA C++ Programming Guide, Device Memory: each sees its own; cudaMemcpy lies between")  \
+    RULE(R_FLIGHT, "use of bytes of a copy that is still on its way",                              \
+         "PTX ISA, Asynchronous operations: only a wait makes what was copied visible")            \
+    RULE(R_NOT_WAITED, "a thread ends before its asynchronous work",                               \
+         "PTX ISA, Asynchronous operations: a block's memory must live until all has arrived")     \
+    RULE(R_PROXY, "no fence.proxy.async between a thread's write and the async proxy",             \
+         "PTX ISA, Memory Consistency Model, Proxies: the copy engine and wgmma see generic "      \
+         "writes only after fence.proxy.async")                                                    \
+    RULE(R_WGMMA_FENCE, "wgmma without wgmma.fence",                                               \
+         "PTX ISA, wgmma.fence: before the first wgmma, and whenever registers of A or C have "    \
+         "changed")                                                                                \
+    RULE(R_WGMMA_WAIT, "use of an accumulator before wgmma.wait_group",                            \
+         "PTX ISA, wgmma.mma_async: its registers must not be used before the wait")               \
+    RULE(R_MISALIGNED, "misaligned access",                                                        \
+         "PTX ISA, Addresses as Operands: an address is a multiple of its size")                   \
+    RULE(R_BARRIER_SPLIT, "a barrier in a branch: threads of a block wait at two lines",           \
+         "CUDA C++ Programming Guide, Synchronization Functions: all threads must come to the "    \
+         "same __syncthreads")                                                                     \
+    RULE(R_BARRIER_ENDED, "a barrier that some threads never come to",                             \
+         "CUDA C++ Programming Guide, Synchronization Functions: all threads of the block must "   \
+         "come")                                                                                   \
+    RULE(R_BARRIER_COUNT, "wrong count of a named barrier",                                        \
+         "PTX ISA, bar: the count is a multiple of 32, and the same for all who come")             \
+    RULE(R_MBARRIER, "wrong use of an mbarrier",                                                   \
+         "PTX ISA, mbarrier: it is initialised once, and as often arrived at as it counts")        \
+    RULE(R_MBARRIER_PHASE, "wrong phase of an mbarrier",                                           \
+         "PTX ISA, mbarrier: parity names the phase that is waited for")                           \
+    RULE(R_SHUFFLE, "a lane is missing in a shuffle or vote",                                      \
+         "PTX ISA, shfl.sync: every lane of the mask must come, and only those may be read")       \
+    RULE(R_DEADLOCK, "deadlock", "all threads wait, and no one is left who could end that")        \
+    RULE(R_NO_PROGRESS, "no progress",                                                             \
+         "nothing but a loop ran; a value that it waits for never came")                           \
+    RULE(R_LIMIT, "more than the machine has",                                                     \
+         "CUDA C++ Programming Guide, Compute Capabilities: threads and shared memory a block")    \
+    RULE(R_CRASH, "crash", "the program cannot go on behind this line")                            \
+    RULE(R_ASSERT, "assertion failed", "assert in a kernel")
+#define RULE(NAME, TITLE, TEXT) NAME,
+enum Rule { SIMT_RULES(RULE) };
+#undef RULE
+/* A line and what is to be said of it, as by printf. by: who does it comes first (NULL: the host's
+ * code). */
 struct Site {
-    u32 pc;
+    u32 pc; /* 0: a sentence without a line */
     std::string text;
 };
-/* first and second: both lines, second.pc = 0: there is only one. */
-void report_finding(Rule rule, const Site &first, const Site &second = {0, ""},
-                    const std::vector<Site> &more = {});
-std::string who(const Fiber *f);
-std::string who(const Access &a);
+#define SIMT_FORMAT(N) __attribute__((format(printf, N, N + 1)))
+Site site(u32 pc, const char *format, ...) SIMT_FORMAT(2);
+Site by(const Fiber *f, u32 pc, const char *format, ...) SIMT_FORMAT(3);
+Site by(const Access &a, const char *format, ...) SIMT_FORMAT(2);
+/* A finding is one for each pair of the first two lines. */
+void report_finding(Rule rule, const std::vector<Site> &sites);
 bool has_findings(void);
 void print_report(void);
 std::string place(u32 pc);                   /* file:line, of the rung and of what it includes */
-void symbolize(const std::vector<u32> &pcs); /* for place: all of them by one call */
+std::string function_at(u32 pc);             /* its linker's name, not of what is inlined */
+void symbolize(const std::vector<u32> &pcs); /* for these two: all of them by one call */
 /* The line of the kernel's code at which a signal came; where: its ucontext_t. */
 u32 kernel_line(const Fiber *f, void *where);
 [[noreturn]] void stop(int status);
 void report_at_exit(void);
 
 } // namespace simt
+
+/* Products of matrices, ptx_warp.cpp. */
+namespace simt_ptx
+{
+extern u32 A_of[16][32], B_of[256][32]; /* the operands: numbers as bits, [row][k] */
+int size_of(Type type);
+void take_fragment(u32 (*to)[32], const u32 *r, int registers, int lane, Type type);
+void multiply(Type type, float (*C)[256], int n); /* C += A B, 32 bytes of a row */
+} // namespace simt_ptx
 #endif

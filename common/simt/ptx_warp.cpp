@@ -16,29 +16,23 @@
 
 namespace simt
 {
-float value_of(u32 pair, int high, simt_ptx::Type type)
-{
-    const unsigned short half = (unsigned short)(high ? pair >> 16 : pair);
-    return type == simt_ptx::is_bf16 ? simt_from_bf16(half) : simt_from_f16(half);
-}
-
 bool is_pending(float x)
 {
     u32 u;
     memcpy(&u, &x, 4);
-    return (u & 0x7fbfffffu) == 0x7fb5a5a5u;
+    return (u & 0x7fbfffffu) == pending_bits;
 }
 
 void check_pending(float x, u32 pc)
 {
     if (!flags.check || !me || !is_pending(x))
         return;
-    u32 issued = me->products.empty() ? 0 : me->products[0].pc;
-    if (!me->product_groups.empty() && !me->product_groups[0].empty())
-        issued = me->product_groups[0][0].pc;
-    if (issued)
-        report_finding(R_WGMMA_WAIT, {issued, "a wgmma was issued that nobody has waited for"},
-                       {pc, who(me) + " uses its accumulator"});
+    const auto &groups = me->products.groups;
+    const auto &oldest = groups.empty() || groups[0].empty() ? me->products.open : groups[0];
+    if (!oldest.empty())
+        report_finding(R_WGMMA_WAIT,
+                       {site(oldest[0].pc, "a wgmma was issued that nobody has waited for"),
+                        by(me, pc, " uses its accumulator")});
 }
 
 bool happens_now(void)
@@ -60,48 +54,74 @@ struct Mma {
     const float *C;
 };
 
-static float tf32(u32 u)
+u32 A_of[16][32], B_of[256][32];
+
+int size_of(Type type)
+{
+    return type == is_e4m3 ? 1 : type == is_tf32 ? 4 : 2;
+}
+
+/* A register has 4 bytes, neighbours in k. Registers of A go 8 rows down, then 16 bytes on; of B
+ * 16 bytes on. */
+void take_fragment(u32 (*to)[32], const u32 *r, int registers, int lane, Type type)
+{
+    const int size = size_of(type);
+    for (int i = 0; i < registers; i++) {
+        const int down = registers == 4 ? i % 2 : 0, on = registers == 4 ? i / 2 : i;
+        for (int e = 0; e < 4 / size; e++)
+            to[lane / 4 + 8 * down][(lane % 4 * 4 + 16 * on) / size + e] =
+                size == 4 ? r[i] : r[i] >> 8 * size * e & ((1u << 8 * size) - 1);
+    }
+}
+
+static float tf32(u32 bits)
 {
     float f;
-    u &= ~0x1fffu;
-    memcpy(&f, &u, 4);
+    bits &= ~0x1fffu;
+    memcpy(&f, &bits, 4);
     return f;
+}
+
+void multiply(Type type, float (*C)[256], int n)
+{
+    static float A[16][16], B[16][256];
+    const auto value = [type](u32 bits) {
+        return type == is_tf32   ? tf32(bits)
+               : type == is_bf16 ? simt_from_bf16((unsigned short)bits)
+                                 : simt_from_f16((unsigned short)bits);
+    };
+    const int depth = 32 / size_of(type);
+    for (int k = 0; k < depth; k++) {
+        for (int i = 0; i < 16; i++)
+            A[i][k] = value(A_of[i][k]);
+        for (int j = 0; j < n; j++)
+            B[k][j] = value(B_of[j][k]);
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < depth; k++)
+            for (int j = 0; j < n; j++)
+                C[i][j] += A[i][k] * B[k][j];
 }
 
 static void op_mma(Block &b, int warp, u32)
 {
+    static float C[16][256];
     Fiber **row = warp_of(b, warp);
-    float A[16][16], B[16][8], C[16][8];
     const Type type = ((Mma *)row[0]->argument)->type;
-    const int depth = type == is_tf32 ? 8 : 16;
+    const long flops = 2L * 16 * 8 * 32 / size_of(type);
     for (int l = 0; l < 32; l++) {
         const Mma &m = *(Mma *)row[l]->argument;
-        const int g = l / 4, t = l % 4;
+        take_fragment(A_of, m.A, 4, l, type);
+        take_fragment(B_of, m.B, 2, l, type);
         for (int i = 0; i < 4; i++)
-            C[g + i / 2 * 8][2 * t + i % 2] = m.C[i];
-        if (type == is_tf32) {
-            for (int i = 0; i < 4; i++)
-                A[g + i % 2 * 8][t + i / 2 * 4] = tf32(m.A[i]);
-            for (int i = 0; i < 2; i++)
-                B[t + 4 * i][g] = tf32(m.B[i]);
-            continue;
-        }
-        for (int x = 0; x < 2; x++) {
-            for (int i = 0; i < 4; i++)
-                A[g + i % 2 * 8][2 * t + x + i / 2 * 8] = value_of(m.A[i], x, type);
-            for (int i = 0; i < 2; i++)
-                B[2 * t + x + 8 * i][g] = value_of(m.B[i], x, type);
-        }
+            C[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2] = m.C[i];
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < depth; k++)
-            for (int j = 0; j < 8; j++)
-                C[i][j] += A[i][k] * B[k][j];
+    multiply(type, C, 8);
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < 4; i++)
             ((Mma *)row[l]->argument)->D[i] = C[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
-    count_kind(K_MMA, 1, 2L * 16 * 8 * depth);
-    trace(MMA, 0, 2L * 16 * 8 * depth);
+    count_kind(K_MMA, 1, flops);
+    trace(MMA, 0, flops);
 }
 
 void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C)
@@ -196,37 +216,26 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
         move(c);
         c.from = nullptr;
     }
-    f->open.push_back(c);
+    f->copies.open.push_back(c);
 }
 
 void cp_commit(void)
 {
     trace(COMMIT, SIMT_PC, COPY);
-    me->groups.push_back(std::move(me->open));
-    me->open.clear();
-}
-
-static void cp_land(int keep)
-{
-    Fiber *f = me;
-    settle_writes();
-    while ((int)f->groups.size() > keep) {
-        for (const Copy &c : f->groups[0]) {
-            if (c.from)
-                move(c);
-            set_flight(c.to, c.bytes, 0);
-            check_shared(f, c.to, c.bytes, true, c.pc, PLAIN, " (cp.async)");
-        }
-        f->groups.erase(f->groups.begin());
-        f->groups_done++;
-    }
-    settle_writes();
+    me->copies.commit();
 }
 
 void cp_wait(int n)
 {
     trace(WAIT, SIMT_PC, COPY, (u64)n);
-    cp_land(n);
+    settle_writes();
+    me->copies.wait(n, [](const Copy &c) {
+        if (c.from)
+            move(c);
+        set_flight(c.to, c.bytes, 0);
+        check_shared(me, c.to, c.bytes, true, c.pc, PLAIN, " (cp.async)");
+    });
+    settle_writes();
 }
 
 void cp_wait_all(void)

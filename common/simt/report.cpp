@@ -10,12 +10,13 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <execinfo.h>
+#include <functional>
 #include <link.h>
-#include <signal.h>
-#include <sys/wait.h>
+#include <tuple>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -23,93 +24,38 @@ namespace simt
 {
 uintptr_t program_lo, program_hi;
 
-static int number(const char *name, int otherwise)
-{
-    const char *text = getenv(name);
-    return text && *text ? atoi(text) : otherwise;
-}
-
 static std::string word(const char *name)
 {
     const char *text = getenv(name);
     return text ? text : "";
 }
 
-const Flags flags = {number("SIMT_CHECK", 0) != 0,
-                     number("SIMT_COUNT", 0) || number("SIMT_TRACE", 0),
-                     number("SIMT_EARLY", 0),
-                     number("SIMT_SEED", 0),
-                     number("SIMT_BLOCKS", 0),
-                     number("SIMT_SECONDS", 10),
-                     word("SIMT_LINES"),
-                     word("SIMT_SHOW"),
-                     number("SIMT_TRACE", 0) != 0,
-                     number("SIMT_BLOCK", 0),
-                     word("SIMT_JSON"),
-                     number("SIMT_STAGES", 0) != 0};
+static int number(const char *name, int otherwise = 0)
+{
+    return word(name).empty() ? otherwise : atoi(getenv(name));
+}
+
+const Flags flags = {number("SIMT_CHECK") != 0, number("SIMT_COUNT") || number("SIMT_TRACE"),
+                     number("SIMT_EARLY"),      number("SIMT_SEED"),
+                     number("SIMT_BLOCKS"),     number("SIMT_SECONDS", 10),
+                     word("SIMT_LINES"),        word("SIMT_SHOW"),
+                     number("SIMT_TRACE") != 0, number("SIMT_BLOCK"),
+                     word("SIMT_JSON"),         number("SIMT_STAGES") != 0};
 
 /* --- the rules ---------------------------------------------------------------------------------*/
 
 static const struct {
     const char *title, *rule;
-} rules[RULES] = {
-    {"race: written, then read, and nothing orders the two",
-     "PTX ISA, Memory Consistency Model, Causality Order: a barrier, or a fence and a flag, must "
-     "stand between"},
-    {"race: read, then written, and nothing orders the two",
-     "PTX ISA, Memory Consistency Model, Causality Order: who overwrites must wait for who reads"},
-    {"race: written twice, and nothing orders the two",
-     "PTX ISA, Memory Consistency Model, Data-races: which value stays is undefined"},
-    {"warning: the same value written twice, and nothing orders the two",
-     "PTX ISA, Memory Consistency Model, Data-races: harmless as long as the values are equal"},
-    {"read of memory that nobody wrote",
-     "CUDA C++ Programming Guide, Memory: shared and device memory begin undefined"},
-    {"out of bounds of shared memory",
-     "PTX ISA, State Spaces, Shared: a block has what its launch asked for"},
-    {"out of bounds of global memory",
-     "PTX ISA, State Spaces, Global: an address must lie in what was allocated"},
-    {"out of bounds of an array", "C++, expr.add: an index must lie in the array"},
-    {"a tile that its tensor map does not have",
-     "PTX ISA, Tensors: the coordinates of a copy have the rank of its map"},
-    {"a kernel reads or writes memory of the host, or the host that of the device",
-     "CUDA C++ Programming Guide, Device Memory: each sees its own; cudaMemcpy lies between"},
-    {"use of bytes of a copy that is still on its way",
-     "PTX ISA, Asynchronous operations: only a wait makes what was copied visible"},
-    {"a thread ends before its asynchronous work",
-     "PTX ISA, Asynchronous operations: a block's memory must live until all has arrived"},
-    {"no fence.proxy.async between a thread's write and the async proxy",
-     "PTX ISA, Memory Consistency Model, Proxies: the copy engine and wgmma see generic writes "
-     "only after fence.proxy.async"},
-    {"wgmma without wgmma.fence",
-     "PTX ISA, wgmma.fence: before the first wgmma, and whenever registers of A or C have changed"},
-    {"use of an accumulator before wgmma.wait_group",
-     "PTX ISA, wgmma.mma_async: its registers must not be used before the wait"},
-    {"misaligned access", "PTX ISA, Addresses as Operands: an address is a multiple of its size"},
-    {"a barrier in a branch: threads of a block wait at two lines",
-     "CUDA C++ Programming Guide, Synchronization Functions: all threads must come to the same "
-     "__syncthreads"},
-    {"a barrier that some threads never come to",
-     "CUDA C++ Programming Guide, Synchronization Functions: all threads of the block must come"},
-    {"wrong count of a named barrier",
-     "PTX ISA, bar: the count is a multiple of 32, and the same for all who come"},
-    {"wrong use of an mbarrier",
-     "PTX ISA, mbarrier: it is initialised once, and as often arrived at as it counts"},
-    {"wrong phase of an mbarrier", "PTX ISA, mbarrier: parity names the phase that is waited for"},
-    {"a lane is missing in a shuffle or vote",
-     "PTX ISA, shfl.sync: every lane of the mask must come, and only those may be read"},
-    {"deadlock", "all threads wait, and no one is left who could end that"},
-    {"no progress", "nothing but a loop ran; a value that it waits for never came"},
-    {"more than the machine has",
-     "CUDA C++ Programming Guide, Compute Capabilities: threads and shared memory a block"},
-    {"crash", "the program cannot go on behind this line"},
-    {"assertion failed", "assert in a kernel"},
+} rules[] = {
+#define RULE(NAME, TITLE, TEXT) {TITLE, TEXT},
+    SIMT_RULES(RULE)
+#undef RULE
 };
 
 /* --- lines -------------------------------------------------------------------------------------*/
 
 struct Frame {
-    std::string file; /* without its folder */
-    std::string path;
+    std::string function, path, file; /* file: without its folder */
     int line;
 };
 static std::map<u32, std::vector<Frame>> frames;
@@ -120,71 +66,60 @@ static bool is_own(const std::string &path)
            path.find("/include/c++/") != std::string::npos;
 }
 
-/* file:line:column, of one frame, as llvm-symbolizer prints it */
-static Frame parse_frame(const std::string &text)
+/* A name, and file:line:column, as llvm-symbolizer prints them */
+static Frame parse_frame(const std::string &function, const std::string &text)
 {
     const size_t column = text.rfind(':'), line = text.rfind(':', column - 1);
     Frame f;
+    f.function = function;
     f.path = text.substr(0, line);
     f.file = f.path.substr(f.path.rfind('/') + 1);
     f.line = atoi(text.c_str() + line + 1);
     return f;
 }
 
-/* SIMT_SYMBOLIZER=none: in a sandbox no process can be started, and somebody else makes lines of
- * the addresses. */
-static bool has_symbolizer(void)
-{
-    static const bool has = word("SIMT_SYMBOLIZER") != "none";
-    return has;
-}
+/* none: in a sandbox no process can be started, and somebody else makes lines of the addresses. */
+static const std::string symbolizer = word("SIMT_SYMBOLIZER");
 
 void symbolize(const std::vector<u32> &pcs)
 {
-    if (!has_symbolizer())
-        return;
     char asked[] = "/tmp/simt-XXXXXX";
-    const int fd = mkstemp(asked);
-    FILE *list = fd >= 0 ? fdopen(fd, "w") : nullptr;
     std::vector<u32> open;
     for (u32 pc : pcs)
-        if (pc && !frames.count(pc)) {
+        if (pc && frames.insert({pc, {}}).second)
             open.push_back(pc);
-            frames[pc];
-            if (list)
-                fprintf(list, "0x%x\n", pc);
-        }
-    if (!list)
+    const int fd = open.empty() || symbolizer == "none" ? -1 : mkstemp(asked);
+    if (fd < 0)
         return;
-    fclose(list);
-    if (!open.empty()) {
-        char command[300];
-        const char *tool = getenv("SIMT_SYMBOLIZER");
-        snprintf(command, sizeof command,
-                 "%s --obj=/proc/%d/exe --functions=none --inlines <%s 2>/dev/null",
-                 tool ? tool : "llvm-symbolizer", (int)getpid(), asked);
-        FILE *answers = popen(command, "r");
-        char text[2048];
-        size_t at = 0;
-        while (answers && at < open.size() && fgets(text, sizeof text, answers)) {
-            text[strcspn(text, "\n")] = 0;
-            if (!text[0])
-                at++;
-            else
-                frames[open[at]].push_back(parse_frame(text));
+    for (u32 pc : open)
+        dprintf(fd, "0x%x\n", pc);
+    close(fd);
+    const std::string command = (symbolizer.empty() ? "llvm-symbolizer" : symbolizer) +
+                                " --obj=/proc/" + std::to_string(getpid()) +
+                                "/exe --functions=linkage --inlines <" + asked + " 2>/dev/null";
+    FILE *answers = popen(command.c_str(), "r");
+    static char text[1 << 14];
+    std::string function; /* a frame is two lines; an empty one ends those of a place */
+    for (size_t i = 0; answers && i < open.size() && fgets(text, sizeof text, answers);) {
+        text[strcspn(text, "\n")] = 0;
+        if (!text[0]) {
+            i++;
+        } else if (function.empty()) {
+            function = text;
+        } else {
+            frames[open[i]].push_back(parse_frame(function, text));
+            function = "";
         }
-        if (answers)
-            pclose(answers);
     }
+    if (answers)
+        pclose(answers);
     unlink(asked);
 }
 
 std::string place(u32 pc)
 {
-    char address[16];
-    snprintf(address, sizeof address, "0x%x", pc);
-    if (!pc || !has_symbolizer())
-        return pc ? address : "";
+    if (!pc || symbolizer == "none")
+        return pc ? site(0, "0x%x", pc).text : "";
     symbolize({pc});
     std::string inner, rung;
     for (const Frame &f : frames[pc]) {
@@ -200,6 +135,12 @@ std::string place(u32 pc)
     if (inner.empty())
         return "(a place without a line)";
     return rung.empty() ? inner : rung + " > " + inner;
+}
+
+std::string function_at(u32 pc)
+{
+    symbolize({pc});
+    return frames[pc].empty() ? "" : frames[pc].back().function;
 }
 
 /* Outwards from where a signal came to the first frame that is not the runtime's own. */
@@ -238,43 +179,71 @@ u32 kernel_line(const Fiber *f, void *where)
 
 struct Finding {
     Rule rule;
-    Site first, second;
-    std::vector<Site> more;
+    std::vector<Site> sites;
     std::string kernel;
     long count;
+    bool is_warning(void) const
+    {
+        return rule == R_SAME_VALUE;
+    }
+    u32 pc(size_t i) const
+    {
+        return i < sites.size() ? sites[i].pc : 0;
+    }
+    std::string text(const char *indent) const
+    {
+        std::string all;
+        for (const Site &s : sites)
+            all += indent + (s.pc ? place(s.pc) + ": " : "") + s.text + "\n";
+        return all;
+    }
 };
 static std::vector<Finding> findings;
-static std::map<std::pair<int, u64>, size_t> finding_at;
+static std::map<std::tuple<Rule, u32, u32>, size_t> finding_at;
 
-void report_finding(Rule rule, const Site &first, const Site &second, const std::vector<Site> &more)
+static Site said(u32 pc, const std::string &who, const char *format, va_list list)
 {
-    const std::pair<int, u64> key = {rule, (u64)first.pc << 32 | second.pc};
-    const auto at = finding_at.find(key);
-    if (at != finding_at.end()) {
-        findings[at->second].count++;
-        return;
-    }
-    finding_at[key] = findings.size();
-    findings.push_back({rule, first, second, more, launch_now.body ? launch_now.name : "", 1});
+    char text[500];
+    vsnprintf(text, sizeof text, format, list);
+    return {pc, who + text};
 }
 
-static bool is_warning(const Finding &f)
+#define SIMT_SAID(PC, WHO)                                                                         \
+    va_list list;                                                                                  \
+    va_start(list, format);                                                                        \
+    const Site made = said(PC, WHO, format, list);                                                 \
+    va_end(list);                                                                                  \
+    return made
+
+Site site(u32 pc, const char *format, ...)
 {
-    return f.rule == R_SAME_VALUE;
+    SIMT_SAID(pc, "");
+}
+
+Site by(const Fiber *f, u32 pc, const char *format, ...)
+{
+    SIMT_SAID(pc, f ? site(0, "thread %d of block %u", f->tid, f->block->number).text
+                    : "the host's code");
+}
+
+Site by(const Access &a, const char *format, ...)
+{
+    SIMT_SAID(a.pc, a.thread == ENGINE ? site(0, "the copy engine, in block %u", a.block).text
+                                       : site(0, "thread %d of block %u", a.thread, a.block).text);
+}
+
+void report_finding(Rule rule, const std::vector<Site> &sites)
+{
+    const u32 second = sites.size() > 1 ? sites[1].pc : 0;
+    const auto known = finding_at.insert({{rule, sites[0].pc, second}, findings.size()});
+    if (known.second)
+        findings.push_back({rule, sites, launch_now.body ? launch_now.name : "", 0});
+    findings[known.first->second].count++;
 }
 
 bool has_findings(void)
 {
-    return std::any_of(findings.begin(), findings.end(),
-                       [](const Finding &f) { return !is_warning(f); });
-}
-
-static void print_site(const Site &s)
-{
-    if (s.pc)
-        fprintf(stderr, "    %s: %s\n", place(s.pc).c_str(), s.text.c_str());
-    else if (!s.text.empty())
-        fprintf(stderr, "    %s\n", s.text.c_str());
+    return !std::all_of(findings.begin(), findings.end(), std::mem_fn(&Finding::is_warning));
 }
 
 /* In lines of 96 columns. */
@@ -292,22 +261,29 @@ static void print_rule(std::string text)
 /* The same lines seen by different code (a template's instances) are one finding. */
 static std::vector<Finding> merged(void)
 {
+    std::vector<u32> pcs;
+    for (const Finding &f : findings)
+        for (const Site &s : f.sites)
+            pcs.push_back(s.pc);
+    symbolize(pcs);
     std::vector<Finding> out;
-    std::map<std::string, size_t> at;
+    std::map<std::tuple<Rule, std::string, std::string>, size_t> known;
     for (const Finding &f : findings) {
-        const std::string key =
-            std::to_string(f.rule) + "|" + place(f.first.pc) + "|" + place(f.second.pc);
-        if (at.count(key)) {
-            out[at[key]].count += f.count;
-        } else {
-            at[key] = out.size();
+        const auto at = known.insert({{f.rule, place(f.pc(0)), place(f.pc(1))}, out.size()});
+        if (at.second)
             out.push_back(f);
-        }
+        else
+            out[at.first->second].count += f.count;
     }
     return out;
 }
 
 static bool is_done; /* the report */
+
+static const char *s_of(long count)
+{
+    return count == 1 ? "" : "s";
+}
 
 void print_report(void)
 {
@@ -315,37 +291,26 @@ void print_report(void)
         return;
     is_done = true;
     fflush(stdout);
-    std::vector<u32> pcs;
-    for (const Finding &f : findings) {
-        pcs.push_back(f.first.pc);
-        pcs.push_back(f.second.pc);
-        for (const Site &s : f.more)
-            pcs.push_back(s.pc);
-    }
-    symbolize(pcs);
     const std::vector<Finding> all = merged();
     const size_t most = 8;
-    int real = 0, warnings = 0;
-    for (const Finding &f : all)
-        (is_warning(f) ? warnings : real)++;
     for (size_t i = 0; i < all.size() && i < most; i++) {
         const Finding &f = all[i];
-        fprintf(stderr, "simt: %s\n", rules[f.rule].title);
-        print_site(f.first);
-        print_site(f.second);
-        for (const Site &s : f.more)
-            print_site(s);
-        fprintf(stderr, "    %ld time%s%s%s\n", f.count, f.count == 1 ? "" : "s",
+        fprintf(stderr, "simt: %s\n%s    %ld time%s%s%s\n", rules[f.rule].title,
+                f.text("    ").c_str(), f.count, s_of(f.count),
                 f.kernel.empty() ? "" : ", first in kernel ", f.kernel.c_str());
         print_rule(rules[f.rule].rule);
     }
     if (all.size() > most)
         fprintf(stderr, "simt: ... and %zu more\n", all.size() - most);
+    const long warnings = std::count_if(all.begin(), all.end(), std::mem_fn(&Finding::is_warning));
+    const long real = (long)all.size() - warnings;
     if (flags.check || !all.empty())
-        fprintf(stderr, "simt: %d finding%s, %d warning%s\n", real, real == 1 ? "" : "s", warnings,
-                warnings == 1 ? "" : "s");
+        fprintf(stderr, "simt: %ld finding%s, %ld warning%s\n", real, s_of(real), warnings,
+                s_of(warnings));
     if (flags.stages)
         print_stages(stderr);
+    if (flags.stages && flags.check && symbolizer != "none")
+        print_lines_not_reached(stderr);
     if (flags.trace)
         print_trace(stdout);
     else if (flags.count)
@@ -380,24 +345,18 @@ static void crash(int signal, siginfo_t *info, void *where)
     Fiber *f = me;
     const u32 pc = kernel_line(f, where);
     const uintptr_t a = (uintptr_t)info->si_addr;
-    std::string text = f ? who(f) : "the host's code";
+    const bool is_memory = signal == SIGSEGV || signal == SIGBUS;
+    const bool is_device = is_memory && !f && memory_of(a);
     me = nullptr;
-    Rule rule = R_CRASH;
-    if (signal == SIGFPE) {
-        text += " divides an integer by zero";
-    } else if (signal == SIGABRT) {
-        text += " aborts";
-    } else if (signal == SIGILL) {
-        text += " comes to a place that no program may come to";
-    } else if (!f && memory_of(a)) {
-        rule = R_HOST_MEMORY;
-        text += " reads or writes memory of the device";
-    } else if (f && a - (uintptr_t)f->stack < 4096) {
-        text += " has more local variables than its stack holds";
-    } else {
-        text += " uses an address that is no memory";
-    }
-    report_finding(rule, {pc, text});
+    report_finding(
+        is_device ? R_HOST_MEMORY : R_CRASH,
+        {by(f, pc, "%s",
+            signal == SIGFPE                      ? " divides an integer by zero"
+            : signal == SIGABRT                   ? " aborts"
+            : signal == SIGILL                    ? " comes to a place that no program may come to"
+            : is_device                           ? " reads or writes memory of the device"
+            : f && a - (uintptr_t)f->stack < 4096 ? " has more local variables than its stack holds"
+                                                  : " uses an address that is no memory")});
     stop(1);
 }
 
@@ -438,19 +397,13 @@ void report_at_exit(void)
 
 void trap(void)
 {
-    report_finding(R_ASSERT, {SIMT_PC, (me ? who(me) : "the host") + " comes to __trap()"});
-    stop(1);
-}
-
-[[noreturn]] static void aborts(u32 pc)
-{
-    report_finding(R_CRASH, {pc, (me ? who(me) : "the host's code") + " calls abort()"});
+    report_finding(R_ASSERT, {by(me, SIMT_PC, " comes to __trap()")});
     stop(1);
 }
 
 void device_assert(const char *expression, const char *, int)
 {
-    report_finding(R_ASSERT, {SIMT_PC, (me ? who(me) : "the host") + ": " + expression});
+    report_finding(R_ASSERT, {by(me, SIMT_PC, ": %s", expression)});
     stop(1);
 }
 } // namespace simt
@@ -458,7 +411,9 @@ void device_assert(const char *expression, const char *, int)
 /* In place of the C library's, from which no way leads back to the line. */
 extern "C" void abort(void)
 {
-    simt::aborts(SIMT_PC);
+    using namespace simt;
+    report_finding(R_CRASH, {by(me, SIMT_PC, " calls abort()")});
+    stop(1);
 }
 
 /* --- for a program that judges kernels ---------------------------------------------------------*/
@@ -469,20 +424,12 @@ extern "C" const char *simt_finding(const char **title)
 {
     using namespace simt;
     static std::string text;
-    for (const Finding &f : merged()) {
-        if (is_warning(f))
-            continue;
-        text = "";
-        std::vector<Site> sites = {f.first, f.second};
-        sites.insert(sites.end(), f.more.begin(), f.more.end());
-        for (const Site &s : sites)
-            if (s.pc)
-                text += place(s.pc) + ": " + s.text + "\n";
-            else if (!s.text.empty())
-                text += s.text + "\n";
-        *title = rules[f.rule].title;
-        return text.c_str();
-    }
+    for (const Finding &f : merged())
+        if (!f.is_warning()) {
+            text = f.text("");
+            *title = rules[f.rule].title;
+            return text.c_str();
+        }
     return nullptr;
 }
 

@@ -23,11 +23,10 @@ std::map<uintptr_t, Memory> memory; /* by its end */
 u32 shared_address(uintptr_t a)
 {
     Block &b = *me->block;
-    for (int r = 0; r < b.cluster_size; r++) {
-        Block &other = *b.cluster[r];
-        if (a - (uintptr_t)other.smem < WINDOW - SMEM_BASE)
-            return (&other == &b ? 0 : (u32)(r + 1) * WINDOW) + SMEM_BASE +
-                   (u32)(a - (uintptr_t)other.smem);
+    for (size_t r = 0; r < b.cluster.size(); r++) {
+        const uintptr_t offset = a - (uintptr_t)b.cluster[r]->smem;
+        if (offset < WINDOW - SMEM_BASE)
+            return (b.cluster[r] == &b ? 0 : (u32)(r + 1) * WINDOW) + SMEM_BASE + (u32)offset;
     }
     return 0;
 }
@@ -36,7 +35,7 @@ static Block &block_of(u32 address)
 {
     Block &b = *me->block;
     const u32 window = address / WINDOW;
-    return window == 0 || (int)window > b.cluster_size ? b : *b.cluster[window - 1];
+    return window == 0 || window > b.cluster.size() ? b : *b.cluster[window - 1];
 }
 
 char *shared_at(u32 address)
@@ -55,18 +54,6 @@ Memory *memory_of(uintptr_t a)
     return at == memory.end() || a < at->second.lo ? nullptr : &at->second;
 }
 
-std::string who(const Fiber *f)
-{
-    return "thread " + std::to_string(f->tid) + " of block " + std::to_string(f->block->number);
-}
-
-std::string who(const Access &a)
-{
-    return (a.thread == ENGINE ? "the copy engine, in"
-                               : "thread " + std::to_string(a.thread) + " of") +
-           " block " + std::to_string(a.block);
-}
-
 /* --- races -------------------------------------------------------------------------------------*/
 
 static struct {
@@ -74,7 +61,7 @@ static struct {
     uintptr_t a;
     int size;
     char before[16];
-    Site first, second;
+    std::vector<Site> sites;
 } written_twice;
 
 void settle_writes(void)
@@ -86,7 +73,7 @@ void settle_writes(void)
         memcmp((void *)written_twice.a, written_twice.before, (size_t)written_twice.size) == 0;
     if (same && written_twice.one_instruction)
         return;
-    report_finding(same ? R_SAME_VALUE : R_RACE_WW, written_twice.first, written_twice.second);
+    report_finding(same ? R_SAME_VALUE : R_RACE_WW, written_twice.sites);
 }
 
 struct Touch {
@@ -110,8 +97,7 @@ static void open_writes(const Touch &t, const Access &a)
     written_twice.a = t.address;
     written_twice.size = std::min(t.size, 16);
     memcpy(written_twice.before, (void *)t.address, (size_t)written_twice.size);
-    written_twice.first = {a.pc, who(a) + " writes" + t.what};
-    written_twice.second = {t.now.pc, who(t.f) + " writes" + t.what};
+    written_twice.sites = {by(a, " writes%s", t.what), by(t.f, t.now.pc, " writes%s", t.what)};
 }
 
 static const char *verb(How how, bool write)
@@ -152,12 +138,11 @@ __attribute__((noinline, cold)) static void race(Rule rule, const Touch &t, cons
     if (rule == R_RACE_WW && t.now.how == PLAIN && a.how == PLAIN)
         open_writes(t, a);
     else if (rule == R_PROXY)
-        report_finding(
-            rule, {a.pc, who(a) + " writes"},
-            {t.now.pc, who(t.f) + " has the async proxy " + (t.write ? "write" : "read") + t.what});
+        report_finding(rule, {by(a, " writes"), by(t.f, t.now.pc, " has the async proxy %s%s",
+                                                   t.write ? "write" : "read", t.what)});
     else
-        report_finding(rule, {a.pc, who(a) + verb(a.how, written)},
-                       {t.now.pc, who(t.f) + verb(t.now.how, t.write) + t.what});
+        report_finding(rule, {by(a, "%s", verb(a.how, written)),
+                              by(t.f, t.now.pc, "%s%s", verb(t.now.how, t.write), t.what)});
 }
 
 /* An earlier write: has it happened before this access? */
@@ -266,7 +251,7 @@ static inline void touch_read(const Touch &t, Cell &c)
     if (together && (last.lanes & now.lanes))
         return; /* again, at the same moment: all has been asked */
     if ((c.written & now.bytes) != now.bytes)
-        report_finding(R_UNWRITTEN, {now.pc, who(t.f) + " reads" + t.what});
+        report_finding(R_UNWRITTEN, {by(t.f, now.pc, " reads%s", t.what)});
     else
         meet_writers(t, c);
     if (together) {
@@ -293,8 +278,9 @@ static inline void touch(Touch &&t, Cell *cells, uintptr_t offset, u32 epoch)
                                 (1u << (at < offset ? offset - at : 0)));
         if (c.flight)
             report_finding(
-                R_FLIGHT, {c.flight, "a copy was issued that nobody has waited for"},
-                {t.now.pc, who(t.f) + verb(t.now.how, t.write) + " where it goes" + t.what});
+                R_FLIGHT,
+                {site(c.flight, "a copy was issued that nobody has waited for"),
+                 by(t.f, t.now.pc, "%s where it goes%s", verb(t.now.how, t.write), t.what)});
         if (t.write)
             touch_write(t, c);
         else
@@ -333,13 +319,6 @@ static inline u32 alignment_of(int size)
     return (u32)std::min(size & -size, 16);
 }
 
-__attribute__((noinline, cold)) static void misaligned(const Fiber *f, bool write, How how,
-                                                       int size, u32 pc, const std::string &where)
-{
-    report_finding(R_MISALIGNED,
-                   {pc, who(f) + verb(how, write) + " " + std::to_string(size) + where});
-}
-
 bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, const char *what,
                   const Clock *as_of)
 {
@@ -350,13 +329,12 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
     const long dynamic = (long)launch_now.config.smem, statics = (long)b.static_bytes;
     const long lo = (dynamic + 127) / 128 * 128;
     if (address & (alignment_of(size) - 1))
-        misaligned(f, write, how, size, pc,
-                   " bytes at byte " + std::to_string(at) + " of shared memory" + what);
+        report_finding(R_MISALIGNED, {by(f, pc, "%s %d bytes at byte %ld of shared memory%s",
+                                         verb(how, write), size, at, what)});
     if (at < 0 || (at + size > dynamic && (at < lo || at + size > lo + statics))) {
         report_finding(R_BOUNDS_SHARED,
-                       {pc, who(f) + verb(how, write) + " byte " + std::to_string(at) + " of the " +
-                                std::to_string(dynamic ? dynamic : statics) +
-                                " that the block has" + what});
+                       {by(f, pc, "%s byte %ld of the %ld that the block has%s", verb(how, write),
+                           at, dynamic ? dynamic : statics, what)});
         return false;
     }
     touch({f, write, true, (uintptr_t)b.smem + (uintptr_t)at, size, what, as_of, b.more,
@@ -373,9 +351,9 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
     if (!flags.check)
         return true;
     if (a & (alignment_of(size) - 1))
-        misaligned(f, write, how, size, pc,
-                   " bytes of global memory, " + std::to_string(a % 16) + " past a multiple of 16" +
-                       what);
+        report_finding(R_MISALIGNED,
+                       {by(f, pc, "%s %d bytes of global memory, %d past a multiple of 16%s",
+                           verb(how, write), size, (int)(a % 16), what)});
     if (a >= program_lo && a < program_hi) { /* a variable or a constant of the program */
         kept_bytes += write ? size : 0;
         for (uintptr_t at = a, next; at < a + (uintptr_t)size; at = next) {
@@ -392,13 +370,10 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
         return true;
     Memory *m = memory_of(a);
     if (!m || a + (uintptr_t)size > m->hi) {
-        std::string text = who(f) + verb(how, write) + what;
-        const bool behind = m || (memory_of(a - 256) != nullptr);
-        if (behind)
-            text += " past the end of what cudaMalloc gave";
-        else
-            text += " at an address that cudaMalloc did not give";
-        report_finding(R_BOUNDS_GLOBAL, {pc, text});
+        report_finding(R_BOUNDS_GLOBAL, {by(f, pc, "%s%s %s", verb(how, write), what,
+                                            m || memory_of(a - 256)
+                                                ? "past the end of what cudaMalloc gave"
+                                                : "at an address that cudaMalloc did not give")});
         return false;
     }
     if (m->cells.empty())
@@ -473,19 +448,16 @@ __attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool
         look_closely(f, a, size, write, pc, how);
 }
 
-static inline void access_inline(uintptr_t a, int size, bool write, u32 pc, How how)
+void access(uintptr_t a, int size, bool write, u32 pc, How how)
 {
     Fiber *f = me;
+    if (flags.stages)
+        note_reached(pc);
     if (a - (uintptr_t)f->stack < STACK)
         return; /* a local variable */
     f->last_pc = pc;
     if (flags.check || flags.count || given_up)
         look(f, a, size, write, pc, how);
-}
-
-void access(uintptr_t a, int size, bool write, u32 pc, How how)
-{
-    access_inline(a, size, write, pc, how);
 }
 
 static void access_range(uintptr_t a, size_t n, bool write, u32 pc)
@@ -503,69 +475,33 @@ static void access_range(uintptr_t a, size_t n, bool write, u32 pc)
 using namespace simt;
 
 extern "C" {
-void __tsan_init(void)
-{
-}
-void __tsan_func_entry(void *)
-{
-}
-void __tsan_func_exit(void)
-{
-}
-void __tsan_vptr_update(void **, void *)
-{
-}
-void __tsan_vptr_read(void **)
-{
-}
-
-#define HOOK(NAME, N, WRITE, HOW)                                                                  \
-    void __tsan_##NAME##N(void *a)                                                                 \
+/* In a section of their own: reach.cpp finds who calls one. */
+#define SIMT_HOOK __attribute__((section("simt_hooks")))
+#define HOOK(NAME, CALL)                                                                           \
+    SIMT_HOOK void __tsan_##NAME(void *p)                                                          \
     {                                                                                              \
+        const uintptr_t a = (uintptr_t)p;                                                          \
         if (me)                                                                                    \
-            access_inline((uintptr_t)a, N, WRITE, SIMT_PC, HOW);                                   \
+            CALL;                                                                                  \
     }
-/* The type promises no more than its own alignment: a structure of two ints is 8 bytes anywhere. */
-#define HOOK_PARTS(NAME, N, WRITE)                                                                 \
-    void __tsan_##NAME##N(void *a)                                                                 \
-    {                                                                                              \
-        if (me)                                                                                    \
-            access_range((uintptr_t)a, N, WRITE, SIMT_PC);                                         \
-    }
-/* A volatile access is how a flag is polled or set. */
-#define HOOK_VOLATILE(NAME, N)                                                                     \
-    void __tsan_##NAME##read##N(void *a)                                                           \
-    {                                                                                              \
-        if (me)                                                                                    \
-            read_flag((uintptr_t)a, N, SIMT_PC);                                                   \
-    }                                                                                              \
-    void __tsan_##NAME##write##N(void *a)                                                          \
-    {                                                                                              \
-        if (me)                                                                                    \
-            write_flag((uintptr_t)a, N, SIMT_PC);                                                  \
-    }
+/* Unaligned: the type promises no more than its own alignment: a structure of two ints is 8 bytes
+ * anywhere. A volatile access is how a flag is polled or set. */
 #define HOOKS(N)                                                                                   \
-    HOOK(read, N, false, PLAIN)                                                                    \
-    HOOK(write, N, true, PLAIN)                                                                    \
-    HOOK_PARTS(unaligned_read, N, false)                                                           \
-    HOOK_PARTS(unaligned_write, N, true)                                                           \
-    HOOK_VOLATILE(volatile_, N)                                                                    \
-    HOOK_VOLATILE(unaligned_volatile_, N)
+    HOOK(read##N, access(a, N, false, SIMT_PC, PLAIN))                                             \
+    HOOK(write##N, access(a, N, true, SIMT_PC, PLAIN))                                             \
+    HOOK(unaligned_read##N, access_range(a, N, false, SIMT_PC))                                    \
+    HOOK(unaligned_write##N, access_range(a, N, true, SIMT_PC))                                    \
+    HOOK(volatile_read##N, read_flag(a, N, SIMT_PC))                                               \
+    HOOK(volatile_write##N, write_flag(a, N, SIMT_PC))                                             \
+    HOOK(unaligned_volatile_read##N, read_flag(a, N, SIMT_PC))                                     \
+    HOOK(unaligned_volatile_write##N, write_flag(a, N, SIMT_PC))
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 
-void *__tsan_memcpy(void *to, const void *from, size_t n)
-{
-    if (me) {
-        access_range((uintptr_t)from, n, false, SIMT_PC);
-        access_range((uintptr_t)to, n, true, SIMT_PC);
-    }
-    return memcpy(to, from, n);
-}
-void *__tsan_memmove(void *to, const void *from, size_t n)
+SIMT_HOOK void *__tsan_memmove(void *to, const void *from, size_t n)
 {
     if (me) {
         access_range((uintptr_t)from, n, false, SIMT_PC);
@@ -573,12 +509,20 @@ void *__tsan_memmove(void *to, const void *from, size_t n)
     }
     return memmove(to, from, n);
 }
-void *__tsan_memset(void *to, int c, size_t n)
+SIMT_HOOK void *__tsan_memcpy(void *, const void *, size_t)
+    __attribute__((alias("__tsan_memmove")));
+SIMT_HOOK void *__tsan_memset(void *to, int c, size_t n)
 {
     if (me)
         access_range((uintptr_t)to, n, true, SIMT_PC);
     return memset(to, c, n);
 }
+/* What clang also calls: at the start, and for objects with virtual functions. */
+void __tsan_init(void)
+{
+}
+void __tsan_vptr_update(void **, void *) __attribute__((alias("__tsan_init")));
+void __tsan_vptr_read(void **) __attribute__((alias("__tsan_init")));
 /* Only for static variables of functions: a flag that clang tests before it fills them. */
 int __tsan_atomic32_load(const volatile int *p, int)
 {
@@ -594,17 +538,12 @@ char __tsan_atomic8_load(const volatile char *p, int)
 }
 
 /* -fsanitize=array-bounds: an index past the end of an array whose size clang knows. */
-struct OutOfBounds {
-    const char *file;
-    u32 line, column;
-};
-void __ubsan_handle_out_of_bounds(OutOfBounds *data, uintptr_t index)
+void __ubsan_handle_out_of_bounds(void *, uintptr_t index)
 {
     if (me)
-        report_finding(R_BOUNDS_LOCAL,
-                       {SIMT_PC, who(me) + " uses index " + std::to_string((long)index) +
-                                     " of an array that ends before it"});
-    (void)data;
+        report_finding(
+            R_BOUNDS_LOCAL,
+            {by(me, SIMT_PC, " uses index %ld of an array that ends before it", (long)index)});
 }
 
 long simt_kept(void)

@@ -162,12 +162,7 @@ void trace_merge(Block &b, int warp)
         return;
     Fiber **f = warp_of(b, warp);
     std::vector<Event> &to = now->warps[(size_t)warp], &marks = now->marks[(size_t)warp];
-    std::map<std::pair<u32, u32>, std::vector<Log>> requests;
-    for (int i = 0; i < lanes_of(warp); i++) {
-        std::unordered_map<u32, u32> visits;
-        for (const Log &l : f[i]->log)
-            requests[{l.pc, visits[l.pc]++}].push_back(l);
-    }
+    Requests requests = requests_of(b, warp);
     std::unordered_map<u32, u32> visits;
     size_t m = 0;
     for (size_t k = 0; k <= f[0]->log.size(); k++) {

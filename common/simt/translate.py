@@ -93,7 +93,6 @@ TABLE = [
     (rf"mbarrier\.arrive\.expect_tx\.{SHARED}\.b64 _,\[<bar>\],<bytes>;",
      "mbarrier_arrive({bar},{bytes})"),
     (POLL, "mbarrier_try({over},{bar},{parity})"),
-    (r"fence\.mbarrier_init\.release\.cluster;", "mbarrier_init_fence()"),
     (r"barrier\.cluster\.arrive\.release\.aligned;", "cluster_arrive()"),
     (r"barrier\.cluster\.wait\.acquire\.aligned;", "cluster_wait()"),
     # single accesses
@@ -115,9 +114,9 @@ TABLE = [
     (r"mov\.u32 <r>,%%(?P<of>tid|ctaid|ntid|nctaid)\.(?P<axis>[xyz]);", "mov_{of}({r}).{axis}"),
     (r"mov\.u32 <r>,%%laneid;", "mov_lane({r})"),
     (r"setmaxnreg\.(?P<way>inc|dec)\.sync\.aligned\.u32 <n>;", "setmaxnreg({n})"),
-    (r"griddepcontrol\.(?:wait|launch_dependents);", "grid_dependency()"),
-    # the empty instruction: a wall for the optimiser, which a call is as well
-    (r";?", "nothing()"),
+    # what fibers need no word for; and the empty instruction, a wall for the optimiser
+    (r"fence\.mbarrier_init\.release\.cluster;|griddepcontrol\.(?:wait|launch_dependents);|;?",
+     "nothing()"),
 ]
 OPERAND = r"(?P<{}>%\d+|\d+)"
 PATTERNS = [(re.compile(re.sub(r"(?<!P)<(\w+)>", lambda m: OPERAND.format(m[1]), pattern)), call)
@@ -168,73 +167,50 @@ def call_of(ptx, operands):
 
 # --- the text -------------------------------------------------------------------------------------
 
-OPEN, CLOSE = "([{", ")]}"
-
-
-def skip_string(s, i):
-    quote = s[i]
-    i += 1
-    while s[i] != quote:
-        i += 2 if s[i] == "\\" else 1
-    return i + 1
-
-
-def is_quote(s, i):
-    """A quote that begins a string or a character, not the one in 1'000."""
-    return s[i] == '"' or (s[i] == "'" and not s[i - 1].isalnum())
+def walk(s, i=0):
+    """(position, depth in brackets) of each character that is not inside of a string. A bracket
+    that opens is deeper than what is before it, one that closes is not. The quote in 1'000 begins
+    no string."""
+    depth = 0
+    while i < len(s):
+        if s[i] == '"' or (s[i] == "'" and not s[i - 1].isalnum()):
+            quote, i = s[i], i + 1
+            while s[i] != quote:
+                i += 2 if s[i] == "\\" else 1
+        else:
+            depth += (s[i] in "([{") - (s[i] in ")]}")
+            yield i, depth
+        i += 1
 
 
 def close_of(s, i):
     """The bracket that closes the one at i."""
-    depth = 0
-    while True:
-        if is_quote(s, i):
-            i = skip_string(s, i)
-            continue
-        depth += (s[i] in OPEN) - (s[i] in CLOSE)
-        if depth == 0:
-            return i
-        i += 1
+    return next(at for at, depth in walk(s, i) if depth == 0)
 
 
 def split(s, separator):
     """At the separators outside of brackets and strings."""
-    parts, depth, i, start = [], 0, 0, 0
-    while i < len(s):
-        if is_quote(s, i):
-            i = skip_string(s, i)
-            continue
-        depth += (s[i] in OPEN) - (s[i] in CLOSE)
-        if depth == 0 and s[i] == separator:
-            parts.append(s[start:i])
-            start = i + 1
-        i += 1
-    return parts + [s[start:]]
+    cuts = [-1, *(at for at, depth in walk(s) if depth == 0 and s[at] == separator), len(s)]
+    return [s[a + 1:b] for a, b in zip(cuts, cuts[1:])]
 
 
 def place(s, at, fallback):
     """file:line of a position, from the marks that clang -E leaves."""
-    line, file = fallback
-    marks = list(re.finditer(r'(?m)^# (\d+) "([^"]*)"[^\n]*\n', s[:at]))
-    if marks:
-        line, file = int(marks[-1][1]), marks[-1][2]
-        line += s.count("\n", marks[-1].end(), at)
-    else:
-        line += s.count("\n", 0, at)
-    return f"{file}:{line}"
+    (line, file), end = fallback, 0
+    for mark in re.finditer(r'(?m)^# (\d+) "([^"]*)"[^\n]*\n', s[:at]):
+        line, file, end = int(mark[1]), mark[2], mark.end()
+    return f"{file}:{line + s.count(chr(10), end, at)}"
 
 
 def operand_list(text):
-    """The C++ expressions of  "=r"(x), "r"(y).  With '::' the list of outputs is empty."""
-    found = []
-    for part in split(text, ","):
-        if m := re.fullmatch(r'\s*(?:\[\w+\]\s*)?"[^"]*"\s*\((.*)\)\s*', part, re.S):
-            found.append(m[1])
-    return found
+    """The C++ expressions of  "=r"(x), "r"(y)."""
+    parts = (re.fullmatch(r'\s*(?:\[\w+\]\s*)?"[^"]*"\s*\((.*)\)\s*', part, re.S)
+             for part in split(text, ","))
+    return [m[1] for m in parts if m]
 
 
 def translate_asm(body, where):
-    sections = split(guard_colons(body), ":")
+    sections = split(body, ":")  # '::' is two of them; in an operand's brackets it names a scope
     ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', sections[0]))
     ptx = ptx.replace("\\n", " ").replace("\\t", " ")
     operands = [x for section in sections[1:3] for x in operand_list(section)]
@@ -243,22 +219,6 @@ def translate_asm(body, where):
         raise Unknown(f"{where}: error: simt has no model of the PTX instruction "
                       f"'{' '.join(ptx.split())[:120]}'; docs/simt_limits.md lists what it has")
     return call
-
-
-def guard_colons(body):
-    """'::' between sections is two of them; inside of an operand's brackets it names a scope."""
-    out, depth, i = "", 0, 0
-    while i < len(body):
-        if is_quote(body, i):
-            end = skip_string(body, i)
-            out, i = out + body[i:end], end
-            continue
-        depth += (body[i] in OPEN) - (body[i] in CLOSE)
-        if depth == 0 and body.startswith("::", i):
-            out, i = out + ": :", i + 2
-            continue
-        out, i = out + body[i], i + 1
-    return out
 
 
 def kernel_start(s, i):
@@ -280,10 +240,8 @@ def kernel_start(s, i):
 def translate_launches(s):
     at = 0
     while (at := s.find("<<<", at)) >= 0:
-        start, end, depth = kernel_start(s, at), at + 3, 0
-        while not (depth == 0 and s.startswith(">>>", end)):
-            depth += (s[end] in OPEN) - (s[end] in CLOSE)
-            end += 1
+        start = kernel_start(s, at)
+        end = next(i for i, depth in walk(s, at + 3) if depth == 0 and s.startswith(">>>", i))
         opening = s.index("(", end + 3)
         closing = close_of(s, opening)
         kernel, arguments = s[start:at].strip(), s[opening + 1:closing]

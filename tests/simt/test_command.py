@@ -15,6 +15,8 @@ from tap import Tap
 
 OWN = (ROOT / "03_flash_forward/cuda/v1_fa2.cu").read_text(encoding="utf-8").replace(
     "RUNG(flash_forward, v1_fa2,", "RUNG(flash_forward, my_kernel,")
+ASKED = "    float m_i[C::ROWS]"
+NEVER = "    if (p.Nq == 1)\n        p.lse[0] = 0.0f; /* never */\n"
 
 
 def simt(*words):
@@ -35,10 +37,14 @@ def main():
     tap.ok(again.stdout == done.stdout, "the same bytes again", again.stdout)
     with tempfile.TemporaryDirectory() as folder:
         own = pathlib.Path(folder) / "my_kernel.cu"
-        own.write_text(OWN, encoding="utf-8")
+        text = OWN.replace(ASKED, NEVER + ASKED, 1)
+        line = text.count("\n", 0, text.index("/* never */")) + 1
+        own.write_text(text, encoding="utf-8")
         done = simt("03", str(own), "check")
         tap.ok(done.returncode == 0 and "0 findings" in done.stderr, "a copy of v1_fa2.cu",
                done.stdout + done.stderr)
+        tap.ok(f" 1 were not reached\n    my_kernel.cu:{line}\n" in done.stderr,
+               "the line that no thread came to is named, and no other", done.stderr)
         own.write_text(OWN.replace("__syncthreads();", "syncall();", 1), encoding="utf-8")
         done = simt("03", str(own))
         tap.ok(done.returncode == 2 and "my_kernel.cu:" in done.stderr, "a copy that is no C++",

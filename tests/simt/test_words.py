@@ -19,16 +19,16 @@ DEATHS = {"deep": "has more local variables than its stack holds",
           "launches": "no dynamic parallelism", "host_nowhere": "is no memory",
           "host_divides": "divides an integer by zero",
           "host_aborts": "the host's code calls abort",
-          "host_asserts": "the host: zero == 1"}
+          "host_asserts": "the host's code: zero == 1"}
 
 
-def refused(text):
+def refused(text, *flags):
     """What the compiler says of a file that it must not take."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "x.cu"
         file.write_text(text, encoding="utf-8")
-        words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", "-c",
-                 str(file), "-o", f"{file}.o"]
+        words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", *flags,
+                 "-c", str(file), "-o", f"{file}.o"]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               check=False)
     return done.stdout if done.returncode else "nothing"
@@ -57,6 +57,12 @@ def main():
         says = refused(f"#include <{header}>\n")
         tap.ok("simt has no" in says and instead in says, f"{header}: refused, with what to write",
                says)
+    kernel = "static __global__ void k(float4 *p)\n{\n    float4 v = *p;\n    %s\n    *p = v;\n}\n"
+    for line in ("v[0] = 1.0f;", "v = v + v;"):
+        says = refused(kernel % line, "--strict")
+        tap.ok("x.cu:4:" in says and "float4" in says, f"{line} of a float4: refused", says)
+    says = refused(kernel % "v.x += v.w;", "--strict")
+    tap.ok(says == "nothing", "members of a float4: accepted", says)
     sys.exit(tap.done())
 
 

@@ -42,7 +42,6 @@ void mbarrier_init(u32 bar, int count);
 void mbarrier_invalidate(u32 bar);
 void mbarrier_arrive(u32 bar, int bytes);
 bool mbarrier_poll(u32 bar, u32 parity);
-void mbarrier_init_fence(void);
 void cluster_arrive(void);
 void cluster_wait(void);
 u32 map_to_block(u32 from, int rank);
@@ -55,7 +54,6 @@ void store_flag(int *p, int v, bool release);
 float exp2_approx(float x);
 u32 pack(float low, float high, Type type);
 u32 pack_e4m3(float x);
-void grid_dependency(void);
 
 #define SIMT_PTX static inline SIMT_QUIET void
 template <Type type>
