@@ -157,6 +157,7 @@ enum {
     SM90A = 8,         /* Hopper's own instructions */
     TENSOR_CORES = 16, /* its products are a library's, which may truncate as SM80's do */
     ANY_D = 32,        /* on a GPU: d up to 256, not 64 and 128 only */
+    D_256 = 1024,      /* on a GPU: d = 256 only */
     BLAS = 64,         /* built where OpenBLAS is */
     CUBLAS = 128,      /* built where cuBLAS is */
     STEPS = 256,       /* goes in steps of a block, in the tensors' dtype; O is rounded in each */

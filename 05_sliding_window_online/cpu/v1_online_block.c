@@ -62,8 +62,7 @@ static int64_t block_floats(const Problem *p)
 
 static Block block_of_thread(const Problem *p, int thread)
 {
-    Block block;
-    block.ld_S = round_up(p->block_kv);
+    Block block = {.ld_S = round_up(p->block_kv)};
     block.S = (float *)p->work + thread * block_floats(p);
     block.Q_i = block.S + p->block_q * block.ld_S;
     block.O_ij = block.Q_i + (int64_t)p->block_q * p->d;

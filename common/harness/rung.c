@@ -77,7 +77,10 @@ const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
         return "a rung skips 2^30 - 1024 tokens and more";
     if (a->shape.H * a->shape.d > MOST_ROWS || a->shape.B * a->shape.H * a->shape.Nq > MOST_ROWS)
         return "a rung skips H * d or B * H * Nq of 2^31 - 2^20 and more: it counts in int";
-    if (device == ON_CUDA && !(rung->flags & ANY_D) && a->shape.d != 64 && a->shape.d != 128)
+    if (rung->flags & D_256 && a->shape.d != 256)
+        return "this rung skips every d but 256: it shows what that needs";
+    if (device == ON_CUDA && !(rung->flags & (ANY_D | D_256)) && a->shape.d != 64 &&
+        a->shape.d != 128)
         return "a rung on the GPU skips every d but 64 and 128; the library takes it";
     if (rung->dtypes & E4M3 && a->shape.d != 128)
         return "this rung skips every d but 128: its tiles have rows of 128 bytes";

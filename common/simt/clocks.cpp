@@ -61,13 +61,6 @@ void join(Clock &into, const Clock &from)
     into.known = join_known(into.known, from.known);
 }
 
-void join_thread(Clock &into, Fiber *f)
-{
-    join(into, *f->base);
-    into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
-    f->clock++;
-}
-
 Clock this_moment(Fiber *f)
 {
     Clock now = *f->base;
@@ -90,6 +83,24 @@ static void tell_others(Known &known, u32 block, const Clock &c)
     Clock alone = c;
     alone.known = nullptr;
     known[block] = std::make_shared<const Clock>(std::move(alone));
+}
+
+void join_thread(Clock &into, Fiber *f, const Block *of)
+{
+    if (f->block == of) {
+        join(into, *f->base);
+        into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
+    } else {
+        auto told = std::make_shared<Known>();
+        Clock now = *f->base;
+        now.at[slot_of(f->tid)] = f->clock;
+        tell_others(*told, f->block->number, now);
+        into.known = join_known(join_known(into.known, f->base->known), told);
+        const auto back = into.known->find(of->number);
+        if (back != into.known->end())
+            raise(into.at, back->second->at);
+    }
+    f->clock++;
 }
 
 std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,

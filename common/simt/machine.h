@@ -231,6 +231,9 @@ struct EngineCopy {
     std::vector<Piece> pieces;
     int bytes;
     u32 pc;
+    u32 from;      /* 0, or shared memory that is read when the copy arrives */
+    Fiber *issuer; /* and who said so, at that moment */
+    ClockRef clock;
 };
 struct Mbarrier {
     int expected, pending, bytes;
@@ -308,7 +311,8 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
                                      const std::vector<Fiber *> &go); /* what go learn */
 void raise(std::vector<u32> &a, const std::vector<u32> &b);
 void join(Clock &into, const Clock &from);
-void join_thread(Clock &into, Fiber *f); /* and f's next moment begins */
+/* And f's next moment begins. of: the block whose mbarrier or barrier it is. */
+void join_thread(Clock &into, Fiber *f, const Block *of);
 void learn(Fiber *f, const ClockRef &what);
 const u32 *known_elsewhere(const Clock &c, u32 block);
 Clock new_clock(void);
@@ -332,6 +336,8 @@ u32 shared_address(uintptr_t a);                            /* 0: not shared mem
 char *shared_at(u32 address);
 Memory *memory_of(uintptr_t a);
 void write_by_engine(Block &b, u32 address, int size, u32 pc);
+void read_by_engine(Block &b, const EngineCopy &c); /* b: where it goes */
+Block &block_of(u32 address);
 
 /* ptx_warp.cpp */
 const u32 pending_bits = 0x7fb5a5a5u; /* a NaN: what registers hold while a wgmma is at work */

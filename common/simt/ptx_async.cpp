@@ -37,8 +37,9 @@ void proxy_fence(void)
 /* NULL: there is none. It must have been made before, as all may see. */
 static Mbarrier *use(u32 bar, u32 pc)
 {
-    const auto m = me->block->mbarriers.find(bar % WINDOW);
-    if (m == me->block->mbarriers.end()) {
+    Block &b = block_of(bar);
+    const auto m = b.mbarriers.find(bar % WINDOW);
+    if (m == b.mbarriers.end()) {
         report_finding(R_MBARRIER,
                        {by(me, pc, " uses an mbarrier that mbarrier.init has not made")});
         return nullptr;
@@ -95,7 +96,7 @@ void mbarrier_arrive(u32 bar, int bytes)
     m->bytes += bytes;
     m->pending--;
     if (flags.check)
-        join_thread(m->gathering, me);
+        join_thread(m->gathering, me, &block_of(bar));
     if (m->pending < 0)
         report_finding(R_MBARRIER, {site(m->pc, "the mbarrier counts %d", m->expected),
                                     by(me, pc, " is one arrival too many")});
@@ -108,8 +109,10 @@ static void land(Block &b, Mbarrier &m)
     const std::vector<EngineCopy> now = std::move(m.copies);
     m.copies.clear();
     for (const EngineCopy &c : now) {
+        if (c.from && flags.check)
+            read_by_engine(b, c);
         for (const Piece &p : c.pieces) {
-            memcpy(shared_at(p.to), p.bytes.data(), p.bytes.size());
+            memcpy(shared_at(p.to), c.from ? shared_at(c.from) : p.bytes.data(), p.bytes.size());
             write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
         if (flags.check) {
@@ -132,7 +135,7 @@ bool mbarrier_poll(u32 bar, u32 parity)
     count_kind(K_MBARRIER, 0);
     trace(AWAIT, pc, 0, phase_of(bar, m->phase - ((m->phase ^ parity) & 1)));
     if ((m->phase & 1) == (parity & 1))
-        land(*me->block, *m);
+        land(block_of(bar), *m);
     if ((m->phase & 1) != (parity & 1)) {
         if (flags.check)
             learn(me, m->over);
@@ -186,13 +189,28 @@ static const SimtTensorMap *map_of(const void *map, int rank, u32 pc)
 
 static const char *const engine = " (copy engine)";
 
+/* What this thread knows now, its own writes with it. */
+static ClockRef moment(void)
+{
+    if (!flags.check)
+        return nullptr;
+    settle_writes();
+    return std::make_shared<const Clock>(this_moment(me));
+}
+
+/* The same for all blocks of the cluster: copies land when any of them runs. */
+static u32 of_cluster(u32 address)
+{
+    return address < WINDOW ? map_to_block(address, me->block->rank) : address;
+}
+
 static void engine_write(EngineCopy &c, u32 to, std::string piece)
 {
     const int size = (int)piece.size();
     if (!check_shared(me, to, size, true, c.pc, ASYNC, engine))
         return;
     set_flight(to, size, c.pc);
-    c.pieces.push_back({to, std::move(piece)});
+    c.pieces.push_back({of_cluster(to), std::move(piece)});
 }
 
 /* got: bytes that were read. */
@@ -202,12 +220,11 @@ static void issue(u32 bar, Mbarrier &m, EngineCopy &&c, long got)
     trace(ENGINE_COPY, c.pc, c.bytes, phase_of(bar, m.phase));
     m.copies.push_back(std::move(c));
     if (happens_now())
-        land(*me->block, m);
+        land(block_of(bar), m);
 }
 
-void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
+static void load_tile(u32 to, const void *map, u32 bar, const int *at, int rank, u32 pc)
 {
-    const u32 pc = SIMT_PC;
     Mbarrier *m = use(bar, pc);
     const SimtTensorMap *t = m ? map_of(map, rank, pc) : nullptr;
     if (!t)
@@ -217,7 +234,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
         report_finding(
             R_MISALIGNED,
             {by(me, pc, " has a tile copied to an address that is no multiple of %u", align)});
-    EngineCopy c = {{}, 0, pc};
+    EngineCopy c = {{}, 0, pc, 0, me, nullptr};
     long got = 0;
     each_chunk(*t, at, [&](u32 place, char *p) {
         const bool is_there = p && check_global(me, (uintptr_t)p, 16, false, pc, ASYNC, engine);
@@ -229,21 +246,49 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
     issue(bar, *m, std::move(c), got);
 }
 
+/* blocks: 0: this one, else a bit for each block of the cluster. */
+void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u32 blocks)
+{
+    const u32 pc = SIMT_PC;
+    if (blocks == 0)
+        load_tile(to, map, bar, at, rank, pc);
+    for (int block = 0; block < me->block->cluster_size; block++)
+        if (blocks >> block & 1)
+            load_tile(map_to_block(to, block), map, map_to_block(bar, block), at, rank, pc);
+}
+
+static void need_16(u32 addresses_and_bytes, u32 pc)
+{
+    if (addresses_and_bytes % 16)
+        report_finding(R_MISALIGNED, {by(me, pc,
+                                         " has bytes copied whose addresses or number are "
+                                         "no multiple of 16")});
+}
+
 void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
 {
     const u32 pc = SIMT_PC;
     Mbarrier *m = use(bar, pc);
     if (!m)
         return;
-    if ((to | bytes | (u32)(uintptr_t)from) % 16)
-        report_finding(R_MISALIGNED, {by(me, pc,
-                                         " has bytes copied whose addresses or number are "
-                                         "no multiple of 16")});
-    EngineCopy c = {{}, (int)bytes, pc};
+    need_16(to | bytes | (u32)(uintptr_t)from, pc);
+    EngineCopy c = {{}, (int)bytes, pc, 0, me, nullptr};
     if (!check_global(me, (uintptr_t)from, (int)bytes, false, pc, ASYNC, engine))
         return;
     engine_write(c, to, std::string((const char *)from, bytes));
     issue(bar, *m, std::move(c), bytes);
+}
+
+void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar)
+{
+    const u32 pc = SIMT_PC;
+    Mbarrier *m = use(bar, pc);
+    if (!m)
+        return;
+    need_16(to | bytes | from, pc);
+    EngineCopy c = {{}, (int)bytes, pc, of_cluster(from), me, moment()};
+    engine_write(c, to, std::string(bytes, 0));
+    issue(bar, *m, std::move(c), 0);
 }
 
 static void store(const Store &s)
@@ -264,10 +309,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
         return;
     Store s = {from, pc, *m, {}, me->base};
     memcpy(s.at, at, sizeof s.at);
-    if (flags.check) { /* its own writes before this are in the clock of this moment */
-        settle_writes();
-        s.clock = std::make_shared<const Clock>(this_moment(me));
-    }
+    s.clock = moment();
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
     count_engine(pc, true, put, put / 32);

@@ -31,7 +31,7 @@ u32 shared_address(uintptr_t a)
     return 0;
 }
 
-static Block &block_of(u32 address)
+Block &block_of(u32 address)
 {
     Block &b = *me->block;
     const u32 window = address / WINDOW;
@@ -305,6 +305,14 @@ void write_by_engine(Block &b, u32 address, int size, u32 pc)
     }
 }
 
+/* Shared memory is read when the copy arrives: b's engine does it, as b's mbarrier tells. */
+void read_by_engine(Block &b, const EngineCopy &c)
+{
+    check_shared(c.issuer, c.from, c.bytes, false, c.pc, ASYNC, " (copy engine)", c.clock.get());
+    for (u32 a = c.from; a < c.from + (u32)c.bytes; a += 4)
+        shared_cell(a)->reader = {b.number, b.engine_clock, c.pc, 0, ENGINE, ASYNC, 15};
+}
+
 void set_flight(u32 address, int bytes, u32 pc)
 {
     for (u32 a = address; flags.check && a < address + (u32)bytes; a += 4)
@@ -325,6 +333,10 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
     if (!flags.check)
         return true;
     Block &b = block_of(address);
+    if (b.live == 0)
+        report_finding(R_BOUNDS_SHARED,
+                       {by(f, pc, "%s shared memory of block %u, which has ended%s",
+                           verb(how, write), b.number, what)});
     const long at = (long)(address % WINDOW) - SMEM_BASE;
     const long dynamic = (long)launch_now.config.smem, statics = (long)b.static_bytes;
     const long lo = (dynamic + 127) / 128 * 128;

@@ -75,11 +75,16 @@ TABLE = [
     (r"cp\.async\.wait_all;", "cp_wait_all()"),
     # copies by the engine
     (TENSOR + r"shared::cluster\.global\.mbarrier::complete_tx::bytes \[<to>\],\[<map>," + AT +
-     r"\],\[<bar>\];", "tma_load<{rank}>({to},{map},{bar},{at})"),
+     r"\],\[<bar>\];", "tma_load<{rank}>({to},{map},{bar},0,{at})"),
+    (TENSOR + r"shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster "
+     r"\[<to>\],\[<map>," + AT + r"\],\[<bar>\],<blocks>;",
+     "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
     (TENSOR + r"global\.shared::cta\.bulk_group \[<map>," + AT + r"\],\[<from>\];",
      "tma_store<{rank}>({from},{map},{at})"),
     (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes \[<to>\],\[<from>\],"
      r"<bytes>,\[<bar>\];", "bulk_load({to},{from},{bytes},{bar})"),
+    (r"cp\.async\.bulk\.shared::cluster\.shared::cta\.mbarrier::complete_tx::bytes \[<to>\],"
+     r"\[<from>\],<bytes>,\[<bar>\];", "bulk_copy({to},{from},{bytes},{bar})"),
     (r"cp\.async\.bulk\.commit_group;", "bulk_commit()"),
     (r"cp\.async\.bulk\.wait_group(?P<read>\.read)? <n>;", "bulk_wait({n})"),
     (r"fence\.proxy\.async(?:\.shared::cta|\.global)?;", "proxy_fence()"),
@@ -91,6 +96,9 @@ TABLE = [
     (rf"mbarrier\.inval\.{SHARED}\.b64 \[<bar>\];", "mbarrier_invalidate({bar})"),
     (rf"mbarrier\.arrive\.{SHARED}\.b64 _,\[<bar>\];", "mbarrier_arrive({bar},0)"),
     (rf"mbarrier\.arrive\.expect_tx\.{SHARED}\.b64 _,\[<bar>\],<bytes>;",
+     "mbarrier_arrive({bar},{bytes})"),
+    (r"mbarrier\.arrive\.shared::cluster\.b64 _,\[<bar>\];", "mbarrier_arrive({bar},0)"),
+    (r"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64 _,\[<bar>\],<bytes>;",
      "mbarrier_arrive({bar},{bytes})"),
     (POLL, "mbarrier_try({over},{bar},{parity})"),
     (r"barrier\.cluster\.arrive\.release\.aligned;", "cluster_arrive()"),

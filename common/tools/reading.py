@@ -51,7 +51,8 @@ MAX_ADDED, MIN_OWN = 120, 80
 STEPS_IN = ("03", "04")
 FIRST_OF_FAMILY = {("03", "v2_packing"), ("03", "v2_register_tiles"), ("03", "v3_mma"),
                    ("03", "v9_wgmma"), ("03", "v15_fp8"), ("04", "v2_packing"), ("04", "v2_mma"),
-                   ("04", "v3_transposed_scores"), ("04", "v10_wgmma")}
+                   ("04", "v3_transposed_scores"), ("04", "v10_wgmma"),
+                   ("04", "v14_cluster_pair")}
 # What the machine and the problem offer is no idea of a rung.
 MACHINE = {"problem.h", "problem.cuh", "mma.cuh", "hopper.cuh", "vector.h", "threads.h"}
 HOPPER_WORDS = {"wgmma", "CUtensorMap", "setmaxnreg"}

@@ -71,6 +71,12 @@ def registration(path):
     return {**(on_cpu if path.suffix == ".c" else on_gpu), **dict(zip(names, parts))}
 
 
+def head_dims(line):
+    """The head dimensions that simt and its tests ask of a CUDA rung; line: its registration."""
+    return ["128"] if "E4M3" in line["dtypes"] else ["256"] if "D_256" in line["flags"] else [
+        "64", "128"]
+
+
 def is_compiled(path, parts):
     flags = set(registration(path)["flags"].replace("|", " ").split())
     needed = {"cuda"} if path.suffix == ".cu" else set()

@@ -109,10 +109,9 @@ def case(mode, line, words):
     add = []
     dtype = dtype_of(line)
     length = {"check": "200" if dtype == "f32" else "900", "trace": "256"}.get(mode, "128")
-    d = "128" if dtype == "e4m3" else "64"
     for flags, value in ((("-B", "--batch"), "1"), (("-H", "--heads"), "2" if mode == "" else "1"),
                          (("-N", "--seq", "--seq-q"), length),
-                         (("-d", "--head-dim"), d), (("--dtype",), dtype)):
+                         (("-d", "--head-dim"), rungs.head_dims(line)[0]), (("--dtype",), dtype)):
         if not any(word.split("=")[0] in flags for word in words):
             add += [flags[0], value]
     return add
@@ -169,8 +168,7 @@ def student(words):
 def fuzz_case(dice, line):
     dtype = dice.choice([t.lower() for t in ("F32", "F16", "BF16", "E4M3")
                          if t in line.get("dtypes", "F32 | F16 | BF16").split(" | ")])
-    d = dice.choice(["64", "128"])
-    words = ["--dtype", dtype, "-d", "128" if dtype == "e4m3" else d, "-H", "2",
+    words = ["--dtype", dtype, "-d", dice.choice(rungs.head_dims(line)), "-H", "2",
              "-N", str(dice.choice([1, 2, 31, 64, 65, 100, 129, 160, 200, 257]))]
     words += dice.choice([[], [], ["--causal"], ["--window", f"{dice.randrange(80)},0"],
                           ["--seq-kv", str(dice.randrange(1, 200))]])

@@ -24,9 +24,10 @@ A, B, C, D = ("03_flash_forward/cuda/" + name for name in
               ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
 G = "04_flash_backward/cuda/v0_atomics.cu"
+P = "04_flash_backward/cuda/v14_cluster_pair.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 TILE = "common/units/warp_tile.cuh"
-LONG, TINY = ["-N", "900"], ["-N", "70"]
+LONG, TINY, PAIR = ["-N", "900"], ["-N", "70"], ["-N", "250"]
 RACE = "race: "
 MUTANTS = [
     # name, rung, changed file, old, new, says, flags
@@ -94,6 +95,18 @@ MUTANTS = [
      "release(barrier + C::K_FREE);\n        wgmma_wait<0>(S);", "", LONG),
     ("v10_k_not_free", E, E, "barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);",
      ";", "", LONG),
+    ("pair_not_waited_for", P, P, "barrier_wait(smem + C::IN_FULL + 8 * stage, round, WAIT_dS);",
+     ";", "use of bytes of a copy", PAIR),
+    ("pair_one_place_for_what_comes", P, P, "there + C::dS_IN + place * C::PAIRS",
+     "there + C::dS_IN", "", PAIR),
+    ("pair_p_not_awaited", P, P, "threads_sync(P_OF + other, CONSUMER_THREADS);",
+     "threads_arrive(P_OF + other, CONSUMER_THREADS);", "read of memory that nobody wrote", PAIR),
+    ("pair_q_free_for_one", P, P, "barrier_init(smem + C::Q_FREE + 8 * n, 2 * warps);",
+     "barrier_init(smem + C::Q_FREE + 8 * n, warps);", "", PAIR),
+    ("pair_no_first_barrier", P, P, "cluster_arrive();\n    cluster_wait(); /* the other",
+     "__syncthreads(); /* the other", RACE, PAIR),
+    ("pair_no_last_barrier", P, P, "    cluster_wait(); /* the other block has no more",
+     "    /* the other block has no more", "out of bounds of shared", PAIR),
     ("v5_out_of_an_array", C, TILE, "n < C::D / 8; n++) {\n        rows.O_reg",
      "n <= C::D / 8; n++) {\n        rows.O_reg", "out of bounds of an array", TINY),
     ("v9_rows_past_the_tensor", D, HOPPER, "sizes[5] = {PANEL, (cuuint64_t)N,",
@@ -175,7 +188,7 @@ def judge(mutant, compiled, linked):
             return mutant, False, why
         dtype = "f32" if rung in (A, B, F, G) else "bf16"
         words = ["--device", "cuda", "--variant", pathlib.Path(rung).stem, "--dtype", dtype,
-                 "-H", "1", "-d", "64", *flags]
+                 "-H", "1", "-d", "256" if rung == P else "64", *flags]
         done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
     text = done.stdout + done.stderr
     titles = re.findall(r"(?m)^simt: (.*)", done.stderr)

@@ -122,13 +122,14 @@ def judge(entry, compiled, linked, itself=False):
         if not made:
             return name, False, why
         rung = pathlib.Path(fields["file"]).stem
-        dtype = dtype_of(rungs.registration(ROOT / fields["file"]))
+        line = rungs.registration(ROOT / fields["file"])
+        dtype, heads = dtype_of(line), rungs.head_dims(line)
         shipped = made if itself else program(fields["file"][:2])
         dist = ["--dist", "large"]  # a maximum that moves far
         common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
-        case = ["-H", "2", "-N", "200", "-d", "128" if dtype == "e4m3" else "64"]
+        case = ["-H", "2", "-N", "200", "-d", heads[0]]
         cases = [(*common, *more) for more in (
-            *own_cases(fields), case, [*case, "--causal", "-d", "128"], [*case, "-N", "70"],
+            *own_cases(fields), case, [*case, "--causal", "-d", heads[-1]], [*case, "-N", "70"],
             case + dist, [*case, "-N", "600", *dist])]
         return name, *first_rejected((made,), (shipped,), cases, "1")
 

@@ -3,7 +3,8 @@
  * test_backward_tiles: what stage 04 says about its tiles.
  *
  * - The counters of v0 and v1 equal models/model.c for every option, dtype and grouping
- *   that they take, whatever the number of threads, which does not change a bit of the gradients.
+ *   that they take, whatever the number of threads, which does not change a bit of the gradients
+ *   (but for OpenBLAS: a product that it cuts for two threads may have other bits, so it has one).
  * - Each formula on a case worked out by hand.
  * - Twice the queries and keys: twice the memory in work, where stage 01's grows fourfold.
  * - --trace ends in the oracle's gradients.
@@ -11,6 +12,9 @@
 #include <math.h>
 
 #include "gradient_blocks.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "alloc.h"
 #include "attention/rows.h"
@@ -73,6 +77,9 @@ static void count_both(Case *c)
     const Rung *v0 = &rung_flash_backward_v0_fa1_backward;
     const Rung *v1 = &rung_flash_backward_v1_fa2_backward;
     uint64_t fa1 = 0, fa2 = 0;
+#ifdef _OPENMP
+    omp_set_num_threads(1); /* OpenBLAS's; the rungs name their own number */
+#endif
     free(run_forward(c));
     AttnArgs f32 = c->args;
     f32.Q.dtype = ATTN_F32;

@@ -30,9 +30,10 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid);
 void cp_commit(void);
 void cp_wait(int n);
 void cp_wait_all(void);
-void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank);
+void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u32 blocks);
 void tma_store_issue(u32 from, const void *map, const int *at, int rank);
 void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar);
+void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar);
 void bulk_commit(void);
 void bulk_wait(int n);
 void proxy_fence(void);
@@ -105,11 +106,12 @@ template <class P> SIMT_PTX cp_async(u32 to, P from, int bytes, int valid)
 {
     cp_async_issue(to, (const void *)from, bytes, valid);
 }
-template <int rank, class P, class... I> SIMT_PTX tma_load(u32 to, P map, u32 bar, I... index)
+template <int rank, class P, class... I>
+SIMT_PTX tma_load(u32 to, P map, u32 bar, u32 blocks, I... index)
 {
     static_assert(sizeof...(I) == rank, "a coordinate for each dimension");
     const int at[5] = {index...};
-    tma_load_issue(to, (const void *)map, bar, at, rank);
+    tma_load_issue(to, (const void *)map, bar, at, rank, blocks);
 }
 template <int rank, class P, class... I> SIMT_PTX tma_store(u32 from, P map, I... index)
 {

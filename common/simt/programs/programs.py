@@ -23,8 +23,11 @@ import tool  # noqa: E402
 # O and lse for a stage whose rungs have a backward pass only: rungs of stage 03.
 FORWARD = """CUDA_RUNG_FN(flash_forward, v1_fa2)
 CUDA_RUNG_FN(flash_forward, v5_cp_async)
+CUDA_RUNG_FN(naive, v0_thread_per_score)
 static AttnStatus forward(const AttnArgs *args)
 {
+    if (args->shape.d > 128)
+        return naive_v0_thread_per_score(args);
     return args->Q.dtype == ATTN_F32 ? flash_forward_v1_fa2(args) : flash_forward_v5_cp_async(args);
 }"""
 

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fused_delta.cuh: what comes before the kernel of keys from v13 on: delta, lse and the zeros of dQ
+ * from one kernel that moves 16 bytes at a time. v13_fused_delta of stage 04 is the rung that
+ * brings it, in the same words.
+ *
+ * Interface:
+ * - prepare (host): stats and a dQ_sum of zeros.
+ */
+#ifndef UNITS_FUSED_DELTA_CUH
+#define UNITS_FUSED_DELTA_CUH
+
+#include "units/backward_pass.cuh"
+#include "units/hopper.cuh"
+
+#define ROWS_OF_LANE 4
+
+/* From O, dO [B][Nq][H][D] and lse [B][H][Nq] to stats [B][H][Nq, padded], and zeros to dQ_sum.
+ * Rows of a head are neighbours in stats, heads of a row in O and dO. O and dO are more bytes, so
+ * neighbouring threads have neighbouring heads. A row that sees no key (lse = -inf) may hold
+ * anything in O and dO. zeros: float4 in dQ_sum. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(256)
+    prepare_kernel(const __grid_constant__ PassSizes n, const T *O, const T *dO, const float *lse,
+                   float2 *stats, float *dQ_sum, int64_t zeros)
+{
+    const int LANES = D / 8, lane = threadIdx.x % LANES, H = n.H, Nq = n.band.Nq;
+    const int padded = padded_rows(Nq);
+    const int64_t item = (blockIdx.x * (int64_t)256 + threadIdx.x) / LANES;
+    const int h = (int)(item % H), i0 = (int)(item / H % (padded / ROWS_OF_LANE)) * ROWS_OF_LANE;
+    const int b = (int)(item / H / (padded / ROWS_OF_LANE));
+    /* A block clears 32 KiB of dQ_sum. They are not the sums of the rows that it reads, but of all
+     * blocks together they are all sums. */
+    const int64_t zero = blockIdx.x * (int64_t)(256 * 2 * ROWS_OF_LANE) + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < 2 * ROWS_OF_LANE; k++)
+        if (zero + k * 256 < zeros)
+            ((float4 *)dQ_sum)[zero + k * 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (b >= n.B)
+        return; /* whole warps: padded is a multiple of 64, so all lanes meet in the shuffles */
+    uint4 O_x[ROWS_OF_LANE], dO_x[ROWS_OF_LANE]; /* eight channels of each row */
+#pragma unroll
+    for (int r = 0; r < ROWS_OF_LANE; r++) {
+        const int64_t at = (((int64_t)b * Nq + i0 + r) * H + h) * D + lane * 8;
+        O_x[r] = dO_x[r] = make_uint4(0, 0, 0, 0);
+        if (i0 + r < Nq) {
+            O_x[r] = *(const uint4 *)(O + at);
+            dO_x[r] = *(const uint4 *)(dO + at);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS_OF_LANE; r++) {
+        const uint32_t O_r[4] = {O_x[r].x, O_x[r].y, O_x[r].z, O_x[r].w};
+        const uint32_t dO_r[4] = {dO_x[r].x, dO_x[r].y, dO_x[r].z, dO_x[r].w};
+        const int i = i0 + r;
+        float2 pair = make_float2(INFINITY, 0.0f); /* P = 2^(s - inf) = 0 */
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            const float2 o = unpack2<T>(O_r[x]), g = unpack2<T>(dO_r[x]);
+            pair.y = fmaf(g.x, o.x, fmaf(g.y, o.y, pair.y));
+        }
+#pragma unroll
+        for (int distance = LANES / 2; distance > 0; distance /= 2)
+            pair.y += __shfl_xor_sync(0xffffffffu, pair.y, distance);
+        if (lane != 0)
+            continue;
+        const float lse_i = i < Nq ? lse[(int64_t)(b * H + h) * Nq + i] : -INFINITY;
+        if (lse_i == -INFINITY)
+            pair.y = 0.0f;
+        else
+            pair.x = lse_i * LOG2E;
+        stats[(int64_t)(b * H + h) * padded + i] = pair;
+    }
+}
+
+/* What comes before the kernel of keys. */
+template <typename T, int D>
+static Pass prepare(const PassSizes &n, const T *O, const T *dO, const float *lse, void *work,
+                    cudaStream_t stream)
+{
+    float2 *stats = (float2 *)work;
+    float *dQ_sum = (float *)(stats + rows_of_pass(n));
+    const int64_t zeros = rows_of_pass(n) * (D / 4);
+    /* A block's 256 lanes load 2 x ROWS_OF_LANE times 16 bytes and clear as many float4: rows and
+     * sums are both D elements, so blocks for all sums are blocks for all rows. */
+    const int64_t of_block = 256 * 2 * ROWS_OF_LANE;
+    static_assert(256 / (D / 8) * ROWS_OF_LANE * (D / 4) == 256 * 2 * ROWS_OF_LANE, "rows = sums");
+    prepare_kernel<T, D><<<(unsigned)((zeros + of_block - 1) / of_block), 256, 0, stream>>>(
+        n, O, dO, lse, stats, dQ_sum, zeros);
+    return {stats, dQ_sum};
+}
+
+#endif
