@@ -201,7 +201,8 @@ static ClockRef moment(void)
 /* The same for all blocks of the cluster: copies land when any of them runs. */
 static u32 of_cluster(u32 address)
 {
-    return address < WINDOW ? map_to_block(address, me->block->rank) : address;
+    const u32 rank = me->block->number % (u32)me->block->cluster.size();
+    return address < WINDOW ? map_to_block(address, (int)rank) : address;
 }
 
 static void engine_write(EngineCopy &c, u32 to, std::string piece)
@@ -252,7 +253,7 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u
     const u32 pc = SIMT_PC;
     if (blocks == 0)
         load_tile(to, map, bar, at, rank, pc);
-    for (int block = 0; block < me->block->cluster_size; block++)
+    for (int block = 0; block < (int)me->block->cluster.size(); block++)
         if (blocks >> block & 1)
             load_tile(map_to_block(to, block), map, map_to_block(bar, block), at, rank, pc);
 }

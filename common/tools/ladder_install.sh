@@ -49,6 +49,7 @@ clang_format() { # the version that the tree is formatted with, where there is a
 optional_parts() {
     { have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } && printf 'nvcc '
     has_package openblas && printf 'openblas '
+    has_package cmocka && printf 'cmocka '
     have mpicc && printf 'mpi '
     return 0
 }
@@ -78,6 +79,7 @@ missing_packages() {
     fi
     [ "$1" = test ] || return 0
     have chromium || echo chromium
+    has_package cmocka || echo libcmocka-dev
     clang_format >/dev/null || echo clang-format-14
     has_clang_openmp || echo libomp-dev
     if ! has_fuzzer; then

@@ -3,8 +3,8 @@
  * test_fill_gpu.c: fill_tensor_device gives the bits of fill_tensor, for every dtype, layout and
  * distribution, and touches nothing else.
  *
- * The whole storage is compared, gaps included: they must still hold the poison. Exit
- * status: 0 equal, 1 different, 3 a CUDA call failed, 77 no device.
+ * The whole storage is compared, gaps included: they must still hold the poison. No cmocka here,
+ * GPU machines have none. Exit status: 0 equal, 1 different, 3 a CUDA call failed, 77 no device.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -89,8 +89,8 @@ static FlashAttentionStatus record(const char *function, FlashAttentionStatus st
     for (int n = 0; n < function_count; n++)
         if (strcmp(functions[n].name, function) == 0) {
             if (!(functions[n].documented >> status & 1))
-                print_message("%s returns %s, which it does not document\n", function,
-                              flash_attention_status_string(status));
+                print_error("%s returns %s, which it does not document\n", function,
+                            flash_attention_status_string(status));
             assert_true(functions[n].documented >> status & 1);
             functions[n].seen |= 1u << status;
             return status;
@@ -132,7 +132,7 @@ static void expect_create(FlashAttentionStatus expected, const Call *c)
         record("create", flash_attention_create(c->handle, &op, &c->out, &c->q, &c->k, &c->v,
                                                 &c->mask, c->mask_type, &c->scale));
     if (status != expected)
-        print_message("found: %s\n", flash_attention_status_string(status));
+        print_error("found: %s\n", flash_attention_status_string(status));
     assert_int_equal(expected, status);
     assert_true((op != NULL) == (status == SUCCESS));
     if (op)
@@ -452,8 +452,8 @@ TEST(test_every_documented_status_was_seen)
     for (int f = 0; f < function_count; f++)
         for (int n = 0; n < MOST_STATUS; n++)
             if (status_names[n] && (functions[f].documented & ~functions[f].seen) >> n & 1) {
-                print_message("%s documents %s, which nothing reached\n", functions[f].name,
-                              status_names[n]);
+                print_error("%s documents %s, which nothing reached\n", functions[f].name,
+                            status_names[n]);
                 missing++;
             }
     assert_int_equal(0, missing);

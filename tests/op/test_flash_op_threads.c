@@ -24,7 +24,7 @@ typedef struct Worker {
     int failures;
 } Worker;
 
-/* Assertions belong to the main thread: failures are counted. */
+/* cmocka's assertions belong to the main thread: failures are counted. */
 static void *work(void *argument)
 {
     Worker *w = argument;

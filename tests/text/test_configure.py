@@ -134,7 +134,7 @@ def check_summary(tap, folder, tools):
     if os.uname().machine == "x86_64":
         tap.ok("unknown option -mavx512f" in said.get("SIMD paths", ""), "avx512 is off",
                said.get("SIMD paths", log))
-    rest = ["-D" + part + "=disabled" for part in ("mpi", "blas", "openmp", "seccomp")]
+    rest = ["-D" + part + "=disabled" for part in ("mpi", "blas", "openmp", "cmocka", "seccomp")]
     said, log = summary(folder, "new", "-Dgpu_archs=80", *rest, PATH=tools)
     tap.ok(TOO_NEW in said.get("CUDA", "") and "NVCC_CCBIN" in said["CUDA"],
            "a host compiler that is too new is told in nvcc's words", said.get("CUDA", log))

@@ -90,7 +90,7 @@ static inline int integer_declared(const char *within, const char *name)
         if (strcmp(integers[n].name, whole) == 0)
             found = integers[n].declared = 1;
     if (!found)
-        print_message("%s: nothing tries its ends\n", whole);
+        print_error("%s: nothing tries its ends\n", whole);
     return found;
 }
 

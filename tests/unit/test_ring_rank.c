@@ -20,7 +20,7 @@
             return ring_fail((r), "line %d: %s", __LINE__, #condition);                            \
     } while (0)
 
-/* Assertions belong to the main thread; a rank fails instead, and the run tells. */
+/* cmocka's assertions belong to the main thread; a rank fails instead, and the run tells. */
 static void run_checks(int (*checks)(RingRank *r), Case *problem, RingSetup setup)
 {
     const RingMethodTable table = {plain_open, checks, NULL, plain_close};

@@ -55,8 +55,8 @@ CALL(zero, ring_zero(w->r, w->dV, w->k_sums))
 
 /* --- messages in the way -----------------------------------------------------------------------*/
 
-/* The first thing that is wrong. It is told in the end, by the main thread, to which
- * assertions belong: a rank is another. */
+/* The first thing that is wrong. It is told in the end, by the main thread, to which cmocka's
+ * checks belong: a rank is another. */
 static char fault[200];
 
 static void note(const char *format, ...) __attribute__((format(printf, 1, 2)));

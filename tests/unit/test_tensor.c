@@ -170,7 +170,7 @@ static int touch_faults(volatile unsigned char *p, int write_it)
     fflush(NULL);
     child = fork();
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL); /* no sanitizer may catch it */
+        signal(SIGSEGV, SIG_DFL); /* neither cmocka nor a sanitizer may catch it */
         signal(SIGBUS, SIG_DFL);
         setrlimit(RLIMIT_CORE, &no_core);
         if (write_it)

@@ -108,7 +108,7 @@ def run_cases(command, lines):
 
 def run_tests(command):
     """The same of a test program: the checks are the names of its tests."""
-    done = run(command, env=dict(os.environ, ATTN_TEST_QUICK="1"))
+    done = run(command, env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP", ATTN_TEST_QUICK="1"))
     if not re.search(r"^(not )?ok \d+ - ", done.stdout, re.MULTILINE):
         raise Failure(f"{command[0]} ran no test\n{done.stdout[-500:]}{done.stderr[-1000:]}")
     failed = re.findall(r"^not ok \d+ - (\w+)", done.stdout, re.MULTILINE)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_unit_header.py: the header of the unit tests sees a failure (tests/unit/unit.h).
+"""test_fallback.py: the stand-in for cmocka sees a failure (tests/unit/fallback/cmocka.h).
 
-usage: test_unit_header.py COMPILER...    compiles programs with one assertion each and runs them
+usage: test_fallback.py COMPILER...    compiles programs with one assertion each and runs them
 """
 import os
 import pathlib
@@ -13,16 +13,17 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from tap import Tap
 
-UNIT = pathlib.Path(__file__).resolve().parents[1] / "unit"
+FALLBACK = pathlib.Path(__file__).resolve().parents[1] / "unit" / "fallback"
 PROGRAM = """
-#include "unit.h"
-static void **state = (void **)1;
-TEST(first) { assert_true(1); }
-TEST(second) { %s; }
-TEST(third) { assert_int_equal(-1, -1); }
+#include <cmocka.h>
+static void first(void **state) { (void)state; assert_true(1); }
+static void second(void **state) { (void)state; %s; }
+static void third(void **state) { (void)state; assert_int_equal(-1, -1); }
 int main(void)
 {
-    return unit_tests();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(first), cmocka_unit_test(second),
+                                       cmocka_unit_test(third)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 """
 PASS = ["assert_int_equal(7, 7)", "assert_false(0)", "assert_non_null(state)",
@@ -41,7 +42,7 @@ def result(compiler, folder, statement):
     """(did the middle test pass, how many results, did the exit status say the same)"""
     source, program = folder / "t.c", folder / "t"
     source.write_text(PROGRAM % statement, encoding="utf-8")
-    command = [*compiler, "-w", f"-I{UNIT}", str(source), "-o", str(program), "-lm"]
+    command = [*compiler, "-w", f"-I{FALLBACK}", str(source), "-o", str(program), "-lm"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         return made.stderr
