@@ -79,8 +79,9 @@ def own(own_txt, root, output_c, output_o, depfile, *compile_words):
     write_main(output_c, pathlib.Path(root) / folder / "main.c",
                [(line["stage"], line["name"], path)])
     arch = "--arch=90a" if "SM90A" in line["flags"] else "--arch=80"
-    done = subprocess.run([*compile_words, arch, "--strict", "-I" + str(path.parent), "-MD", "-MF", depfile,
-                           "-MT", output_o, "-c", file, "-o", output_o], check=False)
+    done = subprocess.run([*compile_words, arch, "--strict", "-I" + str(path.parent), "-MD",
+                           "-MF", depfile, "-MT", output_o, "-c", file, "-o", output_o],
+                          check=False)
     if done.returncode:
         sys.exit(done.returncode)
     with open(depfile, "a", encoding="utf-8") as deps:
