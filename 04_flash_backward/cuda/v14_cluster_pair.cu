@@ -27,15 +27,16 @@
  *     copy engine                  dS there    | dO of t + 1          | Q of t + 2
  *
  * An add leaves the registers at 32 bytes a clock, and no product may write them before: some 1,000
- * clocks. So the warpgroups take turns, one adds before it issues dK, the other behind it.
+ * clocks. So the warpgroups take turns, one adds before it issues dK, the other after it.
  *
  *     registers     S 16, dP 16, dQ 32, dK 64, dV 64, P and dS as factors 8 + 8 = 208 of 240
- *     memory, KiB   K 32, the other's K 16, V 32, Q 2 x 32, dO 32, P 8, dS 2 x 8, come 2 x 8,
- *                   stats 1 = 217 of 227
+ *     memory, KiB   K 32, the other's K 16, V 32, Q 2 x 32, dO 32, P 8, dS 2 x 8, the other's
+ *                   dS 2 x 8, stats 1 = 217 of 227
  *
- * Prediction (H200, bf16, N = 16384; the library's kernel of one block: 404 full, 425 causal): the
- * products of a tile take 3,070 clocks (S and dP, 32 queries wide, are bound by shared memory), the
- * adds 1,950 beside them: 560 full, 540 causal.
+ * Prediction (H200, bf16, N = 16384), TFLOP/s: the library's kernel of one block takes some 6,000
+ * clocks a tile at 403 full, 411 causal. Here the products take 3,070 (S and dP, 32 queries wide,
+ * are bound by shared memory), shared memory is busy for 3,700, L2 has 1,950 clocks of adds beside
+ * it. With some waits for shared memory 4,300: 560 full, 540 causal.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:
@@ -47,7 +48,9 @@
 #include "units/wgmma_keys.cuh"
 #include "units/wgmma_wide.cuh"
 
-/* Named barriers: P, dS of warpgroup 0, of 1 are in shared memory. It arrives, the other waits. */
+/* Named barriers. P_OF + w, dS_OF + w: P, dS of warpgroup w lie in shared memory. Warpgroup w
+ * arrives, the other waits. dS_OF + w also says that w has read the other's P, which may now be
+ * overwritten. */
 #define P_OF  4
 #define dS_OF 6
 
@@ -55,11 +58,11 @@ struct PairKeys {
     static const int D = 256, Br = 64, Bc = 64;
     static const int PANEL_BYTES = 64 * 128, ROW_PANEL_BYTES = PANEL_BYTES;
     static const int BOX = 64 * D * 2, ROWS_BYTES = BOX, STATS_BYTES = Br * 8;
-    static const int PAIRS = Bc * Br * 2; /* bytes of P or dS */
-    static const int K = 0, K_THERE = BOX, V = K_THERE + BOX / 2, Q = V + BOX, dO = Q + 2 * BOX;
-    static const int P = dO + BOX, dS = P + PAIRS, dS_IN = dS + 2 * PAIRS;
-    static const int STATS = dS_IN + 2 * PAIRS, KV_FULL = STATS + 2 * STATS_BYTES;
-    static const int THERE_FULL = KV_FULL + 8, Q_FULL = THERE_FULL + 8, Q_FREE = Q_FULL + 16;
+    static const int SCORES_BYTES = Bc * Br * 2; /* bytes of P or dS */
+    static const int K = 0, K_IN = BOX, V = K_IN + BOX / 2, Q = V + BOX, dO = Q + 2 * BOX;
+    static const int P = dO + BOX, dS = P + SCORES_BYTES, dS_IN = dS + 2 * SCORES_BYTES;
+    static const int STATS = dS_IN + 2 * SCORES_BYTES, KV_FULL = STATS + 2 * STATS_BYTES;
+    static const int K_IN_FULL = KV_FULL + 8, Q_FULL = K_IN_FULL + 8, Q_FREE = Q_FULL + 16;
     static const int dO_FULL = Q_FREE + 16, dO_FREE = dO_FULL + 8;
     /* OUT_FULL: dS is written here. IN_FULL: the other's has come. */
     static const int OUT_FULL = dO_FREE + 8, IN_FULL = OUT_FULL + 16, ALL = IN_FULL + 16;
@@ -111,24 +114,26 @@ static __device__ __forceinline__ void produce_pair(const KeyMaps &maps, const K
     }
 }
 
-/* The half of K that the other block needs, once, and dS of every tile. No barrier says that there
- * is room, here or there: who writes dS of tile t has had the other's dS of t - 1, which was
- * written behind dQ of t - 2. So two places are enough. */
+/* The half of K that the other block needs, once, and dS of every tile. No barrier guards the two
+ * places of dS, here or there. A warp that writes dS of tile t has waited for the other block's dS
+ * of t - 1 (IN_FULL). That block wrote it after its dQ of t - 2, the last to read the place. The
+ * other warpgroup of this block has reported dS of t - 1 (dS_OF): its dQ of t - 2 is done, too. */
 static __device__ __forceinline__ void send(int tiles, uint32_t smem, uint32_t there, int rank)
 {
     typedef PairKeys C;
-    if (tiles == 0) /* the place of K is for dK at once */
+    if (tiles == 0) /* the consumers write dK over K at once, so K may not be read */
         return;
     barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
-    expect_there(there + C::THERE_FULL, C::BOX / 2);
-    copy_there(there + C::K_THERE, smem + C::K + (1 - rank) * (C::BOX / 2), C::BOX / 2,
-               there + C::THERE_FULL);
+    expect_there(there + C::K_IN_FULL, C::BOX / 2);
+    copy_there(there + C::K_IN, smem + C::K + (1 - rank) * (C::BOX / 2), C::BOX / 2,
+               there + C::K_IN_FULL);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; tile++) {
         const int place = tile % 2;
         barrier_wait(smem + C::OUT_FULL + 8 * place, tile / 2 % 2, WAIT_dS);
-        expect_there(there + C::IN_FULL + 8 * place, C::PAIRS);
-        copy_there(there + C::dS_IN + place * C::PAIRS, smem + C::dS + place * C::PAIRS, C::PAIRS,
+        expect_there(there + C::IN_FULL + 8 * place, C::SCORES_BYTES);
+        copy_there(there + C::dS_IN + place * C::SCORES_BYTES,
+                   smem + C::dS + place * C::SCORES_BYTES, C::SCORES_BYTES,
                    there + C::IN_FULL + 8 * place);
     }
 }
@@ -138,7 +143,7 @@ static __device__ __forceinline__ void start_pair_barriers(uint32_t smem)
     typedef PairKeys C;
     const int warps = CONSUMER_THREADS / 32;
     barrier_init(smem + C::KV_FULL, 1);
-    barrier_init(smem + C::THERE_FULL, 1);
+    barrier_init(smem + C::K_IN_FULL, 1);
     barrier_init(smem + C::dO_FULL, 1);
     barrier_init(smem + C::dO_FREE, 2 * warps); /* of both blocks */
     for (int n = 0; n < 2; n++) {
@@ -179,7 +184,7 @@ static __device__ __forceinline__ void multiply_half(float (&S)[4][4], uint32_t 
 }
 
 /* Issues dV += P^T dO or dK += dS^T Q of this warpgroup's channels, over its own queries: P or dS
- * from registers. */
+ * from registers. add_other_queries closes the group. */
 template <typename T>
 static __device__ __forceinline__ void
 add_own_queries(float (&sum)[16][4], const uint32_t (&factor)[2][4], uint32_t rows, int warpgroup)
@@ -213,12 +218,13 @@ static __device__ __forceinline__ void multiply_dS_K_of_both(float (&dQ)[8][4], 
                                                              int place, int rank, int warpgroup)
 {
     typedef PairKeys C;
-    const uint64_t A = tile_descriptor(smem + C::dS + place * C::PAIRS, C::PANEL_BYTES);
-    const uint64_t A_in = tile_descriptor(smem + C::dS_IN + place * C::PAIRS, C::PANEL_BYTES);
+    const uint64_t A = tile_descriptor(smem + C::dS + place * C::SCORES_BYTES, C::PANEL_BYTES);
+    const uint64_t A_in =
+        tile_descriptor(smem + C::dS_IN + place * C::SCORES_BYTES, C::PANEL_BYTES);
     const uint64_t B =
         tile_descriptor(smem + C::K + (2 * rank + warpgroup) * C::PANEL_BYTES, C::PANEL_BYTES);
     const uint64_t B_in =
-        tile_descriptor(smem + C::K_THERE + warpgroup * C::PANEL_BYTES, C::PANEL_BYTES);
+        tile_descriptor(smem + C::K_IN + warpgroup * C::PANEL_BYTES, C::PANEL_BYTES);
     multiply_transposed<T, 0>(dQ, A, B);
 #pragma unroll
     for (int k = 1; k < 4; k++)
@@ -264,10 +270,10 @@ static __device__ __forceinline__ void weigh(uint32_t (&P)[2][4], float (&S)[4][
     threads_arrive(P_OF + c.warpgroup, CONSUMER_THREADS);
 }
 
-/* One tile, as the head of this file draws it; of the next one S, P and the beginning of dP. In
- * front of it P is there, in S too, and dP is being multiplied. add: where dQ of the tile before is
- * added, or NULL. LAST: there is no next one. wgmma_wait<n>(x): at most the last n groups are at
- * work, and x is done. */
+/* One tile, as the head of this file draws it; of the next one S, P and the beginning of dP. Before
+ * it P is there (rounded, and as floats in S), and dP is being multiplied. add: where dQ of the
+ * tile before is added, or NULL. LAST: there is no next one. wgmma_wait<n>(x): at most the last n
+ * groups are at work, and x is done. */
 template <typename T, bool LAST>
 static __device__ __forceinline__ void
 walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[8][4],
@@ -276,9 +282,12 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
 {
     typedef PairKeys C;
     uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes), dS_factor[2][4];
-    asm volatile("" : "+r"(smem)); /* operands computed anew: no registers from tile to tile */
-    const int stage = tile % 2, next = 1 - stage, round = tile / 2 % 2, other = 1 - c.warpgroup;
-    const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dS = smem + C::dS + stage * C::PAIRS;
+    asm volatile(
+        ""
+        : "+r"(smem)); /* descriptors are computed anew in each tile: none stays in registers */
+    const int stage = tile % 2, next = 1 - stage, parity = tile / 2 % 2, other = 1 - c.warpgroup;
+    const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES,
+                   dS = smem + C::dS + stage * C::SCORES_BYTES;
     const float2 *stats =
         (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES) + 32 * c.warpgroup;
     const RowRange seeing = rows_that_see(c.band);
@@ -298,7 +307,8 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
     }
     wgmma_wait<LAST ? 0 : 1>(dV);
     report_to_both(smem, c.there, C::dO_FREE);
-    threads_arrive(dS_OF + c.warpgroup, CONSUMER_THREADS); /* and P of the other is read */
+    threads_arrive(dS_OF + c.warpgroup,
+                   CONSUMER_THREADS); /* also: this one has read the other's P */
     if (c.warpgroup == 0)
         add_dQ(add, dQ);
     wgmma_begin();
@@ -307,7 +317,7 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
     add_other_queries<T>(dK, dS, Q, c.warpgroup);
     if (c.warpgroup == 1)
         add_dQ(add, dQ);
-    barrier_wait(smem + C::IN_FULL + 8 * stage, round, WAIT_dS);
+    barrier_wait(smem + C::IN_FULL + 8 * stage, parity, WAIT_dS);
     wgmma_begin();
     multiply_dS_K_of_both<T>(dQ, smem, stage, c.rank, c.warpgroup);
     if (!LAST) {
@@ -347,12 +357,12 @@ consume_pair(float (&dK)[16][4], float (&dV)[16][4], const Pass &pass, const Con
     uint32_t P[2][4];
     float S[4][4], dP[4][4], dQ[8][4], *add = NULL;
     start_sums<PairChannels>(dK, dV);
-    wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
+    wgmma_wait<0>(dK); /* nothing is in flight; it keeps the compiler from moving the zeros */
     wgmma_wait<0>(dV);
-    barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
+    barrier_wait(smem + C::KV_FULL, 0, WAIT_K); /* without tiles, too: dK is written there */
     if (walk.count == 0)
         return;
-    barrier_wait(smem + C::THERE_FULL, 0, WAIT_K);
+    barrier_wait(smem + C::K_IN_FULL, 0, WAIT_K);
     barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
     barrier_wait(smem + C::dO_FULL, 0, WAIT_dO);
     clear_unseen_rows<C>(smem_bytes + C::Q, seeing, walk.i0, c.band.Nq);
@@ -382,7 +392,8 @@ store_pair(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
 {
     typedef PairKeys C;
     unsigned char *K = smem_bytes + C::K + 2 * warpgroup * C::PANEL_BYTES;
-    threads_sync(CONSUMERS_MEET, CONSUMER_THREADS); /* nobody reads K and V any more */
+    threads_sync(CONSUMERS_MEET,
+                 CONSUMER_THREADS); /* nobody reads K and V: the other block has its half of K */
     round_keys<T, PairChannels>(dK, scale, K);
     round_keys<T, PairChannels>(dV, 1.0f, K + C::V - C::K);
     fence_async();
@@ -403,9 +414,11 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     typedef PairKeys C;
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    /* __shfl_sync: one number for all lanes of a warp (stage 03, v9) */
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), rank = blockIdx.x % 2;
     const uint32_t there = cluster_address(smem, 1 - rank);
     const Band band = {p.from, p.to, p.Nq, p.Nk};
+    /* The walk is that of both blocks' 128 keys; then j0 of this one. */
     KeyBlock block = block_of_keys(blockIdx.x / 2, p.H, p.Hkv, p.Nk, 2 * C::Bc);
     const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, 2 * C::Bc));
     block.j0 += rank * C::Bc;
@@ -426,7 +439,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         registers_take<CONSUMER_REGISTERS>();
         consume_pair<T>(dK, dV, pass, {band, p.scale * LOG2E, block.j0, rank, warpgroup, there},
                         block, p.H, walk, smem_bytes);
-        cluster_arrive();
+        cluster_arrive(); /* nothing more is written to the other block */
         store_pair<T>(dK, dV, p.scale, maps, block, p.Nk, smem_bytes, warpgroup);
         __syncwarp();
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * wgmma_wide.cuh: products of the backward pass at d = 256, of which two warpgroups share one.
+ * wgmma_wide.cuh: products of the backward pass at d = 256; two warpgroups share each of them.
  *
  * Interface:
  * - multiply_narrow: S^T or dP^T of 32 queries. multiply_wide: dQ, dV or dK of 128 channels.
@@ -10,12 +10,12 @@
 
 #include "units/hopper.cuh"
 
-/* wgmma.mma_async, both factors from shared memory. TURNS: which are transposed. */
+/* wgmma.mma_async, both factors from shared memory. TURNED: 0 or 1 of A and of B, transposed. */
 #define NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define WGMMA_ANY(N, TYPE, NAMES, A_NAME, B_NAME, P_NAME, TURNS, ...)                              \
+#define WGMMA_ANY(N, TYPE, NAMES, A_NAME, B_NAME, P_NAME, TURNED, ...)                             \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " P_NAME ", 0;\n"                               \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES        \
-                 "}, " A_NAME ", " B_NAME ", p, 1, 1, " TURNS ";\n}\n"                             \
+                 "}, " A_NAME ", " B_NAME ", p, 1, 1, " TURNED ";\n}\n"                            \
                  : __VA_ARGS__                                                                     \
                  : "l"(A_desc), "l"(B_desc), "n"(ADD))
 /* C[64][32] = or += A[64][16] B[32][16]^T */
