@@ -15,7 +15,8 @@
  *
  * That is all of the model: no protocol, no switch, no blocks of threads that leave multiprocessors
  * idle, no two streams that share a GPU, no kernel that is slowed down by a copy beside it. It says
- * which method is faster, not how fast it is: the lab shows by how much it is off.
+ * which method is faster, not how fast it is. By how much it is off, nobody has measured; the lab
+ * has figures of a finer model that is gone.
  *
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */

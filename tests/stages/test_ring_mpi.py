@@ -49,7 +49,7 @@ def environment(**more):
     """For mpirun as well, as world_mpi.c sets it; a folder of its own (one mpirun that ends takes
     the folder away from one that starts); and a mark by which orphans are found."""
     return {**os.environ, MARK: "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_MCA_orte_tmpdir_base": tempfile.mkdtemp(),
+            "OMPI_MCA_orte_tmpdir_base": tempfile.mkdtemp(dir=os.environ.get("TMPDIR")),
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_mpi_yield_when_idle": "1", **more}
 
@@ -345,6 +345,13 @@ def check_starting(p):
                                env=environment(PATH="/nonexistent"))
     p.tap.ok(status == 77 and said.count("\n") == 1 and "mpirun" in said,
              "without mpirun: one sentence, exit 77", f"{status} {said}")
+    none = os.path.join(p.folder, "none")
+    os.mkdir(none)
+    with open(os.path.join(none, "mpirun"), "w", encoding="utf-8"):
+        pass
+    status, _, said, _ = p.run("-N 24 --transport mpi --ranks 2", env=environment(PATH=none))
+    p.tap.ok(status == 3 and "mpirun does not start: Permission denied" in said,
+             "an mpirun that cannot be started is no missing one", f"{status} {said}")
     other = os.path.join(p.folder, "other")
     os.mkdir(other)
     with open(os.path.join(other, "mpirun"), "w", encoding="utf-8") as f:

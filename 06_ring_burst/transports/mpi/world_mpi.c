@@ -19,6 +19,7 @@
  *
  * Interface: see world_mpi.h.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -381,8 +382,8 @@ static void set_environment(void)
     }
 }
 
-/* Returns only where there is no mpirun, or one that tells its processes no rank: then each of them
- * would start another, a chain without an end. */
+/* Returns only where mpirun cannot start, or tells its processes no rank: then each of them would
+ * start another, a chain without an end. */
 static int become_mpirun(int ranks, int argc, char **argv)
 {
     static char self[4096], count[16];
@@ -404,7 +405,12 @@ static int become_mpirun(int ranks, int argc, char **argv)
         if (freopen("/dev/null", "r", stdin)) /* mpirun would read what is meant for others */
             execvp("mpirun", (char **)(uintptr_t)words);
     }
+    const int error = errno;
     free(words);
+    if (error != ENOENT) {
+        cli_refuse("--transport mpi: mpirun does not start: %s", strerror(error));
+        return EXIT_RUNTIME;
+    }
     cli_refuse("--transport mpi: found no mpirun in PATH, accepted is an installed OpenMPI "
                "(Debian: openmpi-bin)");
     return EXIT_NO_DEVICE;
