@@ -375,7 +375,9 @@ def compile_help(said):
 
 
 # What lets the compiler change the order of sums, from inside of a file; the suite's flags do not.
-FAST_MATH = re.compile(r"pragma\W+(?:GCC|clang|STDC)\W+(?:optimize|fp)\b|\boptimize\s*\(")
+FAST_MATH = re.compile(r"(?i)pragma\W+(?:GCC|clang|STDC)\W+(?:optimize|fp)\b|float_control"
+                       r"|\b_*optimize_*\s*\(")
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
 
 # A learner's kernels, with a call before each access to memory.
@@ -495,7 +497,8 @@ def sanitizer_says(printed):
 
 def judge_c(step, file, folder, asan, say, harness):
     asan = asan and not step.on_gpu  # the model of a GPU sees every access anyway
-    if FAST_MATH.search(pathlib.Path(file).read_text(encoding="utf-8", errors="replace")):
+    text = pathlib.Path(file).read_text(encoding="utf-8", errors="replace")
+    if FAST_MATH.search(COMMENT.sub(" ", text)):
         return Verdict(False, "compiler_options", "The compiler's options are part of the step: "
                        "take the pragma or the attribute that changes them out of your file.")
     program, said = compile_step(step, file, folder, asan, harness)
