@@ -29,8 +29,8 @@ import typing
 
 import grade_formats
 
-FLAT = re.compile(r"(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+_(?P<file>[^.].*)$"
-                  r"|(?P<name2>.+_(?P<number2>\d+)_assignsubmission_file)_(?P<file2>[^.].*)$")
+FLAT = re.compile(r"(?P<name2>.+_(?P<number2>\d+)_assignsubmission_file)_(?P<file2>[^.].*)$"
+                  r"|(?P<who>[^_]+)_(?P<late>LATE_)?(?P<number>\d+)_\d+_(?P<file>[^.].*)$")
 AGAIN = re.compile(r"^(mine|mine_twist)-\d+(\.cu?)$")  # Canvas numbers what is handed in again
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)")
 FOLDER = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_file_?$")

@@ -46,6 +46,13 @@ def main():
             ("-rf", "", "", False), ("\u7c73", "", "", False)],
                "students by the names of files and folders", str(class_))
         tap.ok(left == ["mine.c"], "and what is no student's", str(left))
+        group = "Group_3_79_assignsubmission_file_mine.c"  # with the look of a file of Canvas
+        (place / group).write_text(group, encoding="utf-8")
+        (place / "group").mkdir()
+        (found,), _ = lms.students([group], place / "group")
+        tap.ok((found.number, found.system) == ("79", "moodle") and
+               pathlib.Path(found.folder, "mine.c").is_file(), "a name of Moodle with a number",
+               str(found))
         tap.ok({path.name: path.read_text(encoding="utf-8") for path in
                 pathlib.Path(class_[0].folder).iterdir()} ==
                {"mine.c": FILES[0], "mine_twist.c": FILES[1]} and
