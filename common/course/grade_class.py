@@ -29,7 +29,6 @@ import tempfile
 
 import autograder
 import grade
-import grade_formats
 import handout
 import lms
 import suite as suites

@@ -209,6 +209,8 @@ def fuzz(words):
                   f"{done.stdout[-300:]}{done.stderr[:1500]}", flush=True)
     for title, number in cases.items():
         print(f"{title}: {number} cases")
+    if not sum(cases.values()):
+        raise rungs.Refused("simt fuzz: found no case, accepted are --cases and --minutes above 0")
     print(f"simt fuzz: {sum(cases.values())} cases, {bad} with a wrong answer or a finding")
     return 1 if bad else 0
 

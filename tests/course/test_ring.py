@@ -13,7 +13,6 @@ import tempfile
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "common" / "course")]
-import grade
 import handout
 import suite as suites
 from tap import Tap
@@ -33,8 +32,6 @@ KEY_PLACE = "p->position[owner][j]"
 SEES = f"if (sees(p, p->position[p->rank][i], {KEY_PLACE}))"
 KEYS = "keys = p->tokens[owner],"
 LOOP = "for (int j = 0; j < keys; j++) {"
-ALPHA = "alpha = *m == -INFINITY ? 0.0f : expf(*m - m_new);"
-BEGIN = "    for (int h = 0; h < p->H; h++)\n        for (int i = 0; i < n; i++)\n            for"
 # m, l and O of each block apart: what is done with the results of two blocks
 APART = [(ADD, """{
             size_t all = states * (size_t)p->d;

@@ -5,7 +5,6 @@ inserts, each kind of drift, broken markers, dead links and dead commands. (That
 marker is filled rightly the committed pages show: docs_drift.)"""
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile

@@ -12,7 +12,6 @@ import glob
 import itertools
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
