@@ -8,7 +8,7 @@
 
 void value_gradient(const float *P, const float *dO, float *dV, int Nq, int Nk, int d);
 
-#define SHARE 0.5
+#define SHARE 0.3
 
 const Mistake mistakes[] = {
     {"not_cleared", "dV is summed onto what was in memory before; it has to begin with 0."},
