@@ -13,13 +13,14 @@
  *   tensor?
  * - make_head_map (host): its tensor map. load_rows, store_rows_of_panel, store_rows_end: a tile.
  * - write_smem: one word of a tile.
- * - cluster_arrive, cluster_wait, cluster_address, write_cluster: the blocks of a cluster.
+ * - write_cluster: to the blocks of a cluster (cluster.cuh).
  */
 #ifndef FLASH_FORWARD_HOPPER_TENSOR_CUH
 #define FLASH_FORWARD_HOPPER_TENSOR_CUH
 
 #include "attn.h"
 #include "harness/device/cuda_check.h"
+#include "units/cluster.cuh"
 #include "units/hopper.cuh"
 
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */
@@ -98,26 +99,6 @@ static __device__ __forceinline__ void store_rows_end(void)
 static __device__ __forceinline__ void write_smem(uint32_t to, uint32_t word)
 {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
-
-/* barrier.cluster: all threads of all blocks of the cluster, but those that have ended. Who waits
- * sees what the others wrote to shared memory before they arrived. */
-static __device__ __forceinline__ void cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-static __device__ __forceinline__ void cluster_wait(void)
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* mapa: where block `rank` of the cluster has what this block has at `smem`. */
-static __device__ __forceinline__ uint32_t cluster_address(uint32_t smem, int rank)
-{
-    uint32_t address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(smem), "r"(rank));
-    return address;
 }
 
 /* st.shared::cluster. An address of the own block will do, too. */
