@@ -32,19 +32,17 @@ template <template <typename, int> class Launch, typename T, typename... More>
 static AttnStatus run_for_dim(const AttnArgs *a, More... more)
 {
     const int64_t d = a->shape.d;
-#ifndef ATTN_GPU_SAMPLE /* the sample only shows that all compiles: two sizes less */
+#ifndef ATTN_GPU_SAMPLE /* the sample only shows that all compiles, with one size */
     if (d <= 32)
         return Launch<T, 32>::run(a, more...);
-#endif
     if (d <= 64)
         return Launch<T, 64>::run(a, more...);
-#ifndef ATTN_GPU_SAMPLE
     if (d <= 96)
         return Launch<T, 96>::run(a, more...);
+    if (d > 128)
+        return d <= 256 ? Launch<T, 256>::run(a, more...) : ATTN_SKIP;
 #endif
-    if (d <= 128)
-        return Launch<T, 128>::run(a, more...);
-    return d <= 256 ? Launch<T, 256>::run(a, more...) : ATTN_SKIP;
+    return d <= 128 ? Launch<T, 128>::run(a, more...) : ATTN_SKIP;
 }
 
 /* Launch<T, D>::C has the constants Br and Bc: the byte model asks the kernel itself. */
