@@ -11,6 +11,7 @@
  * Interface:
  * - cluster_arrive, cluster_wait: the barrier of all threads of a cluster. cluster_address.
  * - arrive_there, expect_there: barrier_arrive and barrier_expect in another block.
+ * - read_there: an int of another block.
  * - copy_there: the copy engine, from this block's shared memory to another's. load_for_both: from
  *   global memory to both.
  */
@@ -53,6 +54,14 @@ static __device__ __forceinline__ void expect_there(uint32_t barrier, int bytes)
                  : "memory");
 }
 
+/* ld.shared::cluster. An address of the own block will do, too. */
+static __device__ __forceinline__ int read_there(uint32_t from)
+{
+    int value;
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+    return value;
+}
+
 /* cp.async.bulk, shared to shared memory: `to` and `barrier` are of cluster_address. The barrier
  * there is the only one that learns when the copy is done, and that `from` is free again. */
 static __device__ __forceinline__ void copy_there(uint32_t to, uint32_t from, int bytes,
@@ -65,14 +74,17 @@ static __device__ __forceinline__ void copy_there(uint32_t to, uint32_t from, in
 }
 
 /* cp.async.bulk.tensor with multicast: a tile of some panels, from `panel` on, arrives at the same
- * place in two blocks of a cluster and counts on the barrier of each. It is read once. */
+ * place in two blocks of a cluster and counts on the barrier of each. It is read once. channel: 0,
+ * but where the map has all channels of a head in one panel. */
 static __device__ __forceinline__ void load_for_both(uint32_t to, const CUtensorMap *map, int b,
-                                                     int h, int n, int panel, uint32_t barrier)
+                                                     int h, int n, int channel, int panel,
+                                                     uint32_t barrier)
 {
     const uint16_t blocks = 3; /* a bit each */
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "h"(blocks)
+                 "l"(map), "r"(barrier), "r"(channel), "r"(n), "r"(panel), "r"(h), "r"(b),
+                 "h"(blocks)
                  : "memory");
 }
 
