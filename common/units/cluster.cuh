@@ -11,7 +11,6 @@
  * Interface:
  * - cluster_arrive, cluster_wait: the barrier of all threads of a cluster. cluster_address.
  * - arrive_there, expect_there: barrier_arrive and barrier_expect in another block.
- * - read_there: an int of another block.
  * - copy_there: the copy engine, from this block's shared memory to another's. load_for_both: from
  *   global memory to both.
  */
@@ -52,14 +51,6 @@ static __device__ __forceinline__ void expect_there(uint32_t barrier, int bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier),
                  "r"(bytes)
                  : "memory");
-}
-
-/* ld.shared::cluster. An address of the own block will do, too. */
-static __device__ __forceinline__ int read_there(uint32_t from)
-{
-    int value;
-    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
-    return value;
 }
 
 /* cp.async.bulk, shared to shared memory: `to` and `barrier` are of cluster_address. The barrier

@@ -27,6 +27,14 @@ struct Consumer {
     uint32_t there; /* the other block's shared memory */
 };
 
+/* ld.shared::cluster. An address of the own block will do, too. */
+static __device__ __forceinline__ int read_there(uint32_t from)
+{
+    int value;
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+    return value;
+}
+
 /* This block's half of 64 rows, for both. */
 static __device__ __forceinline__ void load_half(uint32_t to, const CUtensorMap *map, int b, int h,
                                                  int n, int rank, uint32_t barrier)
