@@ -33,49 +33,18 @@
  *     memory, KiB   K 32, the other's K 16, V 32, Q 2 x 32, dO 32, P 8, dS 2 x 8, the other's
  *                   dS 2 x 8, stats 1 = 217 of 227
  *
- * Prediction (H200, bf16, N = 16384), TFLOP/s: the library's kernel of one block takes some 6,000
- * clocks a tile at 403 full, 411 causal. Here the products take 3,070 (S and dP, 32 queries wide,
- * are bound by shared memory), shared memory is busy for 3,700, L2 has 1,950 clocks of adds beside
- * it. With some waits for shared memory 4,300: 560 full, 540 causal.
+ * Prediction (H200, bf16, N = 16384), TFLOP/s: a kernel of one block (the library's, then) takes
+ * some 6,000 clocks a tile at 403 full, 411 causal. Here the products take 3,070 (S and dP, 32
+ * queries wide, are bound by shared memory), shared memory is busy for 3,700, L2 has 1,950 clocks
+ * of adds beside it. With some waits for shared memory 4,300: 560 full, 540 causal.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 256, on sm_90.
  */
 #include "problem.cuh"
-#include "units/cluster.cuh"
 #include "units/fused_delta.cuh"
-#include "units/wgmma_keys.cuh"
-#include "units/wgmma_wide.cuh"
-
-/* Named barriers. P_OF + w, dS_OF + w: P, dS of warpgroup w lie in shared memory. Warpgroup w
- * arrives, the other waits. dS_OF + w also says that w has read the other's P, which may now be
- * overwritten. */
-#define P_OF  4
-#define dS_OF 6
-
-struct PairKeys {
-    static const int D = 256, Br = 64, Bc = 64;
-    static const int PANEL_BYTES = 64 * 128, ROW_PANEL_BYTES = PANEL_BYTES;
-    static const int BOX = 64 * D * 2, ROWS_BYTES = BOX, STATS_BYTES = Br * 8;
-    static const int SCORES_BYTES = Bc * Br * 2; /* bytes of P or dS */
-    static const int K = 0, K_IN = BOX, V = K_IN + BOX / 2, Q = V + BOX, dO = Q + 2 * BOX;
-    static const int P = dO + BOX, dS = P + SCORES_BYTES, dS_IN = dS + 2 * SCORES_BYTES;
-    static const int STATS = dS_IN + 2 * SCORES_BYTES, KV_FULL = STATS + 2 * STATS_BYTES;
-    static const int K_IN_FULL = KV_FULL + 8, Q_FULL = K_IN_FULL + 8, Q_FREE = Q_FULL + 16;
-    static const int dO_FULL = Q_FREE + 16, dO_FREE = dO_FULL + 8;
-    /* OUT_FULL: dS is written here. IN_FULL: the other's has come. */
-    static const int OUT_FULL = dO_FREE + 8, IN_FULL = OUT_FULL + 16, ALL = IN_FULL + 16;
-    static_assert(ALL <= 227 * 1024, "tiles do not fit");
-};
-
-/* A warpgroup's share of S and dP, and of dK and dV. */
-struct PairRows {
-    static const int Br = 32;
-};
-struct PairChannels {
-    static const int D = 128, PANEL_BYTES = PairKeys::PANEL_BYTES;
-};
+#include "units/wgmma_pair.cuh"
 
 /* What a consumer knows of its block, from tile to tile. */
 struct Consumer {
@@ -104,12 +73,13 @@ static __device__ __forceinline__ void produce_pair(const KeyMaps &maps, const K
         barrier_wait(smem + C::Q_FREE + 8 * stage, tile / 2 % 2 ^ 1, WAIT_FREE_Q);
         barrier_expect(Q_full, C::ROWS_BYTES + C::STATS_BYTES);
         load_for_both(smem + C::Q + stage * C::ROWS_BYTES + half, &maps.Q, block.b, walk.h, walk.i0,
-                      2 * rank, Q_full);
+                      0, 2 * rank, Q_full);
         load_bytes(smem + C::STATS + stage * C::STATS_BYTES,
                    stats_of_head(pass, block.b * H + walk.h, Nq) + walk.i0, C::STATS_BYTES, Q_full);
         barrier_wait(smem + C::dO_FREE, tile % 2 ^ 1, WAIT_FREE_dO);
         barrier_expect(dO_full, C::ROWS_BYTES);
-        load_for_both(smem + C::dO + half, &maps.dO, block.b, walk.h, walk.i0, 2 * rank, dO_full);
+        load_for_both(smem + C::dO + half, &maps.dO, block.b, walk.h, walk.i0, 0, 2 * rank,
+                      dO_full);
         next_tile<C>(walk);
     }
 }
@@ -138,119 +108,7 @@ static __device__ __forceinline__ void send(int tiles, uint32_t smem, uint32_t t
     }
 }
 
-static __device__ __forceinline__ void start_pair_barriers(uint32_t smem)
-{
-    typedef PairKeys C;
-    const int warps = CONSUMER_THREADS / 32;
-    barrier_init(smem + C::KV_FULL, 1);
-    barrier_init(smem + C::K_IN_FULL, 1);
-    barrier_init(smem + C::dO_FULL, 1);
-    barrier_init(smem + C::dO_FREE, 2 * warps); /* of both blocks */
-    for (int n = 0; n < 2; n++) {
-        barrier_init(smem + C::Q_FULL + 8 * n, 1);
-        barrier_init(smem + C::Q_FREE + 8 * n, 2 * warps);
-        barrier_init(smem + C::OUT_FULL + 8 * n, warps);
-        barrier_init(smem + C::IN_FULL + 8 * n, 1);
-    }
-    barrier_init_done();
-}
-
-/* report, to both blocks. at: the barrier's place in each. */
-static __device__ __forceinline__ void report_to_both(uint32_t smem, uint32_t there, int at)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        barrier_arrive(smem + at);
-        arrive_there(there + at);
-    }
-}
-
-/* --- products of one warpgroup -----------------------------------------------------------------*/
-
-/* Issues S^T = K Q^T or dP^T = V dO^T: all 64 keys and this warpgroup's queries. */
-template <typename T>
-static __device__ __forceinline__ void multiply_half(float (&S)[4][4], uint32_t keys, uint32_t rows,
-                                                     int warpgroup)
-{
-    typedef PairKeys C;
-    const uint64_t A = tile_descriptor(keys, C::PANEL_BYTES);
-    const uint64_t B = tile_descriptor(rows + warpgroup * 32 * 128, C::PANEL_BYTES);
-    multiply_narrow<T, 0>(S, A, B);
-#pragma unroll
-    for (int k = 1; k < C::D / 16; k++)
-        multiply_narrow<T, 1>(S, A + row_tile_step(k, C::PANEL_BYTES),
-                              B + row_tile_step(k, C::PANEL_BYTES));
-    wgmma_commit();
-}
-
-/* Issues dV += P^T dO or dK += dS^T Q of this warpgroup's channels, over its own queries: P or dS
- * from registers. add_other_queries closes the group. */
-template <typename T>
-static __device__ __forceinline__ void
-add_own_queries(float (&sum)[16][4], const uint32_t (&factor)[2][4], uint32_t rows, int warpgroup)
-{
-    const uint64_t B =
-        tile_descriptor(rows + 2 * warpgroup * PairKeys::PANEL_BYTES, PairKeys::PANEL_BYTES);
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        multiply_registers<T>(sum, factor[k], B + key_tile_step(2 * warpgroup + k));
-}
-
-/* And over the other warpgroup's: P or dS [64 keys][64 queries] from shared memory. */
-template <typename T>
-static __device__ __forceinline__ void add_other_queries(float (&sum)[16][4], uint32_t factor,
-                                                         uint32_t rows, int warpgroup)
-{
-    typedef PairKeys C;
-    const int first = 2 * (1 - warpgroup);
-    const uint64_t A = tile_descriptor(factor, C::PANEL_BYTES);
-    const uint64_t B = tile_descriptor(rows + 2 * warpgroup * C::PANEL_BYTES, C::PANEL_BYTES);
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        multiply_wide<T, 1, false>(sum, A + row_tile_step(first + k, C::PANEL_BYTES),
-                                   B + key_tile_step(first + k));
-    wgmma_commit();
-}
-
-/* Issues dQ = dS K over the keys of both blocks: 64 channels of the half that this block makes. */
-template <typename T>
-static __device__ __forceinline__ void multiply_dS_K_of_both(float (&dQ)[8][4], uint32_t smem,
-                                                             int place, int rank, int warpgroup)
-{
-    typedef PairKeys C;
-    const uint64_t A = tile_descriptor(smem + C::dS + place * C::SCORES_BYTES, C::PANEL_BYTES);
-    const uint64_t A_in =
-        tile_descriptor(smem + C::dS_IN + place * C::SCORES_BYTES, C::PANEL_BYTES);
-    const uint64_t B =
-        tile_descriptor(smem + C::K + (2 * rank + warpgroup) * C::PANEL_BYTES, C::PANEL_BYTES);
-    const uint64_t B_in =
-        tile_descriptor(smem + C::K_IN + warpgroup * C::PANEL_BYTES, C::PANEL_BYTES);
-    multiply_transposed<T, 0>(dQ, A, B);
-#pragma unroll
-    for (int k = 1; k < 4; k++)
-        multiply_transposed<T, 1>(dQ, A + key_tile_step(k), B + key_tile_step(k));
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        multiply_transposed<T, 1>(dQ, A_in + key_tile_step(k), B_in + key_tile_step(k));
-    wgmma_commit();
-}
-
 /* --- between the products ----------------------------------------------------------------------*/
-
-/* P^T or dS^T [64 keys][32 queries] as a left factor, and to the tile that the other warpgroup
- * reads. */
-template <typename T>
-static __device__ __forceinline__ void store_half(uint32_t (&factor)[2][4], uint32_t tile,
-                                                  const float (&sum)[4][4], int warpgroup)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    const uint32_t row = tile + (16 * warp + lane % 16) * 128;
-    round_factor<T, PairRows>(factor, sum);
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        store_matrices(row + ((warpgroup * 4 + k * 2 + lane / 16) ^ lane % 8) * 16, factor[k]);
-    fence_async();
-}
 
 /* S has come: P^T of the tile at i0, in place, as a factor and in shared memory. */
 template <typename T>
@@ -507,7 +365,7 @@ static int64_t work(const Problem *p, int)
 
 static Tiles tiles(const Problem *)
 {
-    return {64, 64};
+    return {64, 128}; /* of both blocks */
 }
 
 RUNG(flash_backward, v14_cluster_pair, "d = 256: two blocks exchange dS, half as many adds of dQ",

@@ -260,6 +260,18 @@ void store_shared(u32 to, const void *v, int bytes)
     memcpy(shared_at(to), v, (size_t)bytes);
 }
 
+u32 load_shared(u32 from)
+{
+    u32 v = 0;
+    settle_writes();
+    if (!check_shared(me, from, 4, false, SIMT_PC, PLAIN))
+        return 0;
+    if (flags.count)
+        me->log.push_back({from, SIMT_PC, 4, false, true, (uint8_t)me->lane});
+    memcpy(&v, shared_at(from), 4);
+    return v;
+}
+
 void store_global(void *to, const void *v, int bytes)
 {
     access((uintptr_t)to, bytes, true, SIMT_PC, PLAIN);

@@ -108,6 +108,7 @@ TABLE = [
     (r"st\.global\.(?:u32|b32|f32) \[<to>\],<v>;", "st_global({to},{v})"),
     (r"st\.shared::cluster\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
      "st_cluster({to},{a},{b},{c},{d})"),
+    (r"ld\.shared::cluster\.(?:s32|u32) <v>,\[<from>\];", "ld_cluster({v},{from})"),
     (r"mapa\.shared::cluster\.u32 <to>,<from>,<rank>;", "map_shared({to},{from},{rank})"),
     (r"red\.global\.add\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
      "red_add_v4({to},{a},{b},{c},{d})"),

@@ -65,14 +65,17 @@ static __device__ __forceinline__ void copy_there(uint32_t to, uint32_t from, in
 }
 
 /* cp.async.bulk.tensor with multicast: a tile of some panels, from `panel` on, arrives at the same
- * place in two blocks of a cluster and counts on the barrier of each. It is read once. */
+ * place in two blocks of a cluster and counts on the barrier of each. It is read once. channel: 0,
+ * but where the map has all channels of a head in one panel. */
 static __device__ __forceinline__ void load_for_both(uint32_t to, const CUtensorMap *map, int b,
-                                                     int h, int n, int panel, uint32_t barrier)
+                                                     int h, int n, int channel, int panel,
+                                                     uint32_t barrier)
 {
     const uint16_t blocks = 3; /* a bit each */
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(n), "r"(panel), "r"(h), "r"(b), "h"(blocks)
+                 "l"(map), "r"(barrier), "r"(channel), "r"(n), "r"(panel), "r"(h), "r"(b),
+                 "h"(blocks)
                  : "memory");
 }
 

@@ -371,7 +371,7 @@ static __global__ void mbarrier_too_often(float *o)
     o[threadIdx.x] = 1.0f;
 }
 
-/* --- clusters: two blocks, the second writes to shared memory of the first ---------------------*/
+/* --- clusters: two blocks, the second writes to shared memory of the first, or reads it --------*/
 
 static __device__ void cluster_barrier(bool wait)
 {
@@ -409,6 +409,34 @@ static __global__ void cluster_does_not_wait(float *o)
 {
     __shared__ __align__(16) float s[128];
     exchange(o, s, false);
+}
+
+static __device__ void look_there(float *o, int *s, bool wait)
+{
+    unsigned from;
+    int seen;
+    if (blockIdx.x % 2 == 0)
+        s[threadIdx.x] = 1;
+    if (wait)
+        cluster_barrier(true);
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(from)
+        : "r"(shared_address(s + threadIdx.x)), "r"(0));
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(seen) : "r"(from) : "memory");
+    o[64 * blockIdx.x + threadIdx.x] = (float)seen;
+    cluster_barrier(true);
+}
+
+static __global__ void cluster_reads(float *o)
+{
+    __shared__ int s[64];
+    look_there(o, s, true);
+}
+
+static __global__ void cluster_reads_too_early(float *o)
+{
+    __shared__ int s[64];
+    look_there(o, s, false);
 }
 
 static void launch_pairs(void (*kernel)(float *), float *o)
@@ -574,6 +602,10 @@ static int run(const char *name)
         launch_pairs(cluster_waits, o);            /* none: */
     else if (strcmp(name, "cluster_does_not_wait") == 0)
         launch_pairs(cluster_does_not_wait, o);    /* read of memory that nobody wrote: */
+    else if (strcmp(name, "cluster_reads") == 0)
+        launch_pairs(cluster_reads, o);            /* none: */
+    else if (strcmp(name, "cluster_reads_too_early") == 0)
+        launch_pairs(cluster_reads_too_early, o);  /* race: */
     else if (strcmp(name, "host_reads_device") == 0)
         on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
     else

@@ -24,7 +24,7 @@ A, B, C, D = ("03_flash_forward/cuda/" + name for name in
               ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
 G = "04_flash_backward/cuda/v0_atomics.cu"
-P = "04_flash_backward/cuda/v14_cluster_pair.cu"
+P, PAIRS = "04_flash_backward/cuda/v14_cluster_pair.cu", "common/units/wgmma_pair.cuh"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 TILE = "common/units/warp_tile.cuh"
 LONG, TINY, PAIR = ["-N", "900"], ["-N", "70"], ["-N", "250"]
@@ -101,7 +101,7 @@ MUTANTS = [
      "there + C::dS_IN", "", PAIR),
     ("pair_p_not_awaited", P, P, "threads_sync(P_OF + other, CONSUMER_THREADS);",
      "threads_arrive(P_OF + other, CONSUMER_THREADS);", "read of memory that nobody wrote", PAIR),
-    ("pair_q_free_for_one", P, P, "barrier_init(smem + C::Q_FREE + 8 * n, 2 * warps);",
+    ("pair_q_free_for_one", P, PAIRS, "barrier_init(smem + C::Q_FREE + 8 * n, 2 * warps);",
      "barrier_init(smem + C::Q_FREE + 8 * n, warps);", "", PAIR),
     ("pair_no_first_barrier", P, P, "cluster_arrive();\n    cluster_wait(); /* the other",
      "__syncthreads(); /* the other", RACE, PAIR),

@@ -48,6 +48,7 @@ void cluster_wait(void);
 u32 map_to_block(u32 from, int rank);
 
 void store_shared(u32 to, const void *v, int bytes);
+u32 load_shared(u32 from);
 void store_global(void *to, const void *v, int bytes);
 void red_add(float *to, const float *v, int n);
 int load_acquire(const int *p);
@@ -141,6 +142,11 @@ SIMT_PTX st_cluster(u32 to, float a, float b, float c, float d)
 {
     const float v[4] = {a, b, c, d};
     store_shared(to, v, 16);
+}
+template <class T> SIMT_PTX ld_cluster(T &v, u32 from)
+{
+    static_assert(sizeof v == 4, "ld.shared::cluster of 32 bits");
+    v = (T)load_shared(from);
 }
 SIMT_PTX map_shared(u32 &to, u32 from, int rank)
 {

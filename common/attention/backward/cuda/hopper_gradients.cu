@@ -16,15 +16,15 @@
 #include "alloc.h"
 #include "block.cuh"
 #include "harness/device/device.h"
-#include "wide_keys.cuh"
+#include "pair_keys.cuh"
 
 using namespace hopper_backward;
 
 template <int D> struct TileOf {
-    typedef OrderedTile<D> C;
+    typedef Ordered<WgmmaKeys<D>> C;
 };
 template <> struct TileOf<256> {
-    typedef WideTile C;
+    typedef Ordered<PairKeys> C;
 };
 
 /* Channels of the kernel. */
@@ -55,10 +55,11 @@ static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
 
 #define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
 
-/* Heads whose tiles of keys are taken in turn. With a mask the longest tiles of several heads come
- * first: of as many as fit the L2 cache, but enough to fill the GPU. In order and without a mask:
- * those that fill it twice (ordered_dq.cuh). All tiles alike: one head after another. */
-static int heads_of_section(const AttnArgs *a, bool ordered, int tiles)
+/* Heads, of so many blocks each, whose tiles of keys are taken in turn. With a mask the longest tiles
+ * of several heads come first: of as many as fit the L2 cache, but enough to fill the GPU. In order
+ * and without a mask: those that fill it twice (ordered_dq.cuh). All tiles alike: one head after
+ * another. */
+static int heads_of_section(const AttnArgs *a, bool ordered, int blocks)
 {
     const AttnShape *n = &a->shape;
     const bool masked = a->rule.left >= 0 || a->rule.right >= 0;
@@ -67,7 +68,7 @@ static int heads_of_section(const AttnArgs *a, bool ordered, int tiles)
     if ((!ordered && !masked) || cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
         return 1;
-    const int64_t least = ((masked ? 1 : 2) * places + tiles - 1) / tiles;
+    const int64_t least = ((masked ? 1 : 2) * places + blocks - 1) / blocks;
     const int64_t cached = ((int64_t)SECTION_MIB << 20) / bytes; /* Q 2, dO 2, dQ 4 */
     const int64_t fit = masked && cached > least ? cached : least;
     const int64_t sections = heads < fit ? 1 : heads / fit;
@@ -121,10 +122,10 @@ typedef void (*KeysKernel)(AttnArgs, Pass, PanelMaps, KeysWork);
 template <typename T, int D> static KeysKernel kernel_for(bool ordered)
 {
     if constexpr (D == 256)
-        return ordered ? wide_kernel<T, true> : wide_kernel<T, false>;
+        return ordered ? pair_kernel<T, true> : pair_kernel<T, false>;
     else
-        return ordered ? keys_kernel<T, OrderedTile<D>, true>
-                       : keys_kernel<T, OrderedTile<D>, false>;
+        return ordered ? keys_kernel<T, typename TileOf<D>::C, true>
+                       : keys_kernel<T, typename TileOf<D>::C, false>;
 }
 
 template <typename T, int D>
@@ -134,7 +135,7 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     const cudaStream_t stream = (cudaStream_t)a->stream;
     const bool ordered = flash_backward_deterministic(), left = a->rule.left >= 0;
     const bool right = a->rule.right >= 0;
-    const int tiles = divide_up((int)a->shape.Nk, C::Bc);
+    const int blocks = divide_up((int)a->shape.Nk, C::WALK_KEYS) * C::BLOCKS;
     const int64_t rows = rows_of_pass(&a->shape);
     const KeysKernel kernel = kernel_for<T, D>(ordered);
     PanelMaps maps;
@@ -146,11 +147,20 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     if (ordered && !(parts & GRADIENTS_BEGIN))
         CUDA_TRY(cudaMemsetAsync(pass.dQ_sum + rows * D, 0, (size_t)order_ints(rows) * sizeof(int),
                                  stream));
-    work.section = heads_of_section(a, ordered, tiles);
+    work.section = heads_of_section(a, ordered, blocks);
     work.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
-    kernel<<<(unsigned)(a->shape.B * a->shape.Hkv * tiles), 128 + CONSUMER_THREADS, C::ALL,
-             stream>>>(*a, pass, maps, work);
-    CUDA_TRY_LAUNCH();
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = C::BLOCKS;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(a->shape.B * a->shape.Hkv * blocks));
+    config.blockDim = dim3(128 + CONSUMER_THREADS);
+    config.dynamicSmemBytes = C::ALL;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = C::BLOCKS > 1;
+    CUDA_TRY(cudaLaunchKernelEx(&config, kernel, *a, pass, maps, work));
     return launch_is_done(stream, "the library's Hopper gradients") ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
@@ -216,6 +226,6 @@ int flash_gradients_hopper_tiles(const AttnArgs *a, FlashTiles *tiles)
     const int D = channels_for(a->shape.d);
     if (!queries_for_hopper(a) || !keys_for_hopper(a, &work))
         return 0;
-    *tiles = flash_tiles_of(&a->shape, D == 64 ? 128 : 64, D == 256 ? 64 : 128);
+    *tiles = flash_tiles_of(&a->shape, D == 64 ? 128 : 64, 128); /* d = 256: of both blocks */
     return 1;
 }

@@ -58,15 +58,14 @@ static bool readable(const Tensor *t)
     return (uintptr_t)t->data % 16 == 0;
 }
 
-/* Boxes of 64 rows. Where a head has all D channels: panels as in make_tile_map; else [channels],
- * row, 1, head, batch, and a box for each panel. */
-static AttnStatus make_map(CUtensorMap *map, Tensor t, int D)
+/* Boxes of 64 rows. whole: all panels, as in make_tile_map; else [channels], row, 1, head, batch, and
+ * a box for each panel. */
+static AttnStatus make_map(CUtensorMap *map, Tensor t, bool whole)
 {
     for (int n = 0; n < 3; n++)
         if (t.shape[n] == 1)
             t.stride[n] = 8;
-    const bool whole = t.shape[3] == D;
-    const cuuint64_t panels = (cuuint64_t)(whole ? D / PANEL : 1);
+    const cuuint64_t panels = (cuuint64_t)(whole ? t.shape[3] / PANEL : 1);
     const cuuint64_t width = (cuuint64_t)(whole ? PANEL : t.shape[3]);
     const cuuint64_t sizes[5] = {width, (cuuint64_t)t.shape[1], panels, (cuuint64_t)t.shape[2],
                                  (cuuint64_t)t.shape[0]};
@@ -78,6 +77,7 @@ static AttnStatus make_map(CUtensorMap *map, Tensor t, int D)
     return encode_map(map, type, 5, t.data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
+/* At d = 256 two blocks share Q and dO, by panels. */
 static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
@@ -85,7 +85,8 @@ static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums
     AttnStatus status = ATTN_OK;
     maps->copies = a->shape.d == D ? 1 : D / PANEL;
     for (int t = 0; t < (sums ? 4 : 6) && status == ATTN_OK; t++)
-        status = make_map(map[t], *tensors[t], D);
+        status =
+            make_map(map[t], *tensors[t], maps->copies == 1 && !(D == 256 && (t == 0 || t == 3)));
     return status;
 }
 

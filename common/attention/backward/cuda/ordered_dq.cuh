@@ -4,7 +4,8 @@
  *
  * A float32 sum has the same bits every time if its parts are added in the same order. A counter
  * for each 64 queries of a head and each warpgroup says who has added last, as its number plus 1:
- * who is next waits for that, adds, and writes its own.
+ * who is next waits for that, adds, and writes its own. (At d = 256 the two warpgroups of two blocks
+ * share dQ: four counters, and a pair of blocks has one number.)
  *
  * To look at a counter takes some 700 clocks, and to be sure that the adds have been done before it
  * is written takes as many. None of those who compute can afford that. The producer's warpgroup has
@@ -31,7 +32,7 @@
  * - start_order: by one thread of a block. keep_order: by one thread for each warpgroup.
  * - wait_for_order, report_order: by the consumers, around the add of dQ number 0, 1, 2 ...
  *   add_dQ_in_order: all three.
- * - OrderedTile: a tile with the barriers of that.
+ * - Ordered: a tile with the barriers of that.
  */
 #ifndef FLASH_BACKWARD_ORDERED_DQ_CUH
 #define FLASH_BACKWARD_ORDERED_DQ_CUH
@@ -43,11 +44,17 @@
 namespace hopper_backward
 {
 
-template <int D_> struct OrderedTile : WgmmaKeys<D_> {
-    static const int ORDER_OPEN = WgmmaKeys<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
+/* WALK_KEYS have one walk and one place in the order: those of a block or, at d = 256, of two. */
+template <class TILE> struct Ordered : TILE {
+    static const int WALK_KEYS = 128, BLOCKS = WALK_KEYS / TILE::Bc;
+    static const int ORDER_OPEN = TILE::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
     static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
 };
+
+/* Who adds to the same 64 queries, each in an order of its own: two warpgroups of a block or, at
+ * d = 256, of each of two. */
+#define OWNERS 4
 
 /* ld.acquire, until *counter is `value`: what was done before it was set is visible then. */
 static __device__ __forceinline__ void counter_wait(const int *counter, int value)
@@ -74,7 +81,7 @@ static __device__ __forceinline__ void counter_set(int *counter, int value)
 /* Whole 16 bytes. rows: of all heads, in whole tiles of 64. */
 static __host__ __device__ __forceinline__ int64_t order_ints(int64_t rows)
 {
-    return (rows / 64 * 2 + 1 + 3) / 4 * 4;
+    return rows / 64 * OWNERS + 4;
 }
 
 template <class C>
@@ -84,10 +91,11 @@ static __device__ __forceinline__ int *counters_of(const AttnArgs &a, const Pass
     return (int *)(pass.dQ_sum + tiles * (64 * C::D));
 }
 
-/* By one thread, before the others go on: barriers, and the block's ticket. */
+/* By one thread, before the others go on: barriers, and the ticket. rank: in a pair of blocks, which
+ * has one ticket. */
 template <class C>
 static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, const AttnArgs &a,
-                                                   const Pass &pass)
+                                                   const Pass &pass, int rank = 0)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const int64_t tiles = divide_up((int)a.shape.Nq, 64) * a.shape.B * a.shape.H;
@@ -96,28 +104,29 @@ static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, co
         barrier_init(smem + C::ORDER_DONE + 8 * warpgroup, CONSUMER_THREADS / 64);
     }
     barrier_init_done();
-    *(int *)(smem_bytes + C::TICKET) = atomicAdd(counters_of<C>(a, pass) + tiles * 2, 1);
+    if (rank == 0)
+        *(int *)(smem_bytes + C::TICKET) = atomicAdd(counters_of<C>(a, pass) + tiles * OWNERS, 1);
 }
 
-/* By one thread, for one warpgroup. back: the last keys come first. */
+/* By one thread, for one warpgroup. block: or the pair. back: the last keys come first. */
 template <class C>
-static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass &pass, bool back,
-                                                  const RowSight &sight, const KeyBlock &block,
-                                                  KeyWalk walk, uint32_t smem, int warpgroup)
+static __device__ __forceinline__ void
+keep_order(const AttnArgs &a, const Pass &pass, bool back, const RowSight &sight,
+           const KeyBlock &block, KeyWalk walk, uint32_t smem, int warpgroup, int rank = 0)
 {
-    const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::Bc;
+    const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::WALK_KEYS;
     const int before = back ? own + 1 : own - 1; /* who comes before us */
     const uint32_t open = smem + C::ORDER_OPEN + 8 * warpgroup;
     const uint32_t done = smem + C::ORDER_DONE + 8 * warpgroup;
-    int *const counters = counters_of<C>(a, pass) + warpgroup;
-    RowRange theirs = rows_that_see(sight, before * C::Bc, C::Bc);
-    if (before < 0 || before * C::Bc >= (int)a.shape.Nk || theirs.begin >= theirs.end)
+    int *const counters = counters_of<C>(a, pass) + 2 * rank + warpgroup;
+    RowRange theirs = rows_that_see(sight, before * C::WALK_KEYS, C::WALK_KEYS);
+    if (before < 0 || before * C::WALK_KEYS >= (int)a.shape.Nk || theirs.begin >= theirs.end)
         theirs.begin = theirs.end = 0; /* nobody */
     theirs.begin = theirs.begin / C::Br * C::Br;
 #pragma unroll 1
     for (int tile = 0; tile < walk.count; tile++) {
         int *const counter =
-            counters + ((int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64) * 2;
+            counters + ((int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64) * OWNERS;
         counter_wait(counter, walk.i0 >= theirs.begin && walk.i0 < theirs.end ? before + 1 : 0);
         barrier_arrive(open);
         barrier_wait(done, tile % 2, WAIT_dQ);
