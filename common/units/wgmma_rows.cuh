@@ -52,7 +52,7 @@ struct TileMaps {
     CUtensorMap Q, K, V, O;
 };
 
-/* Q, O [B][Nq][H][d] and K, V [B][Nk][Hkv][d]. false: the sentence is out. */
+/* Q, O [B][Nq][H][d] and K, V [B][Nk][Hkv][d]. false: stderr says why. */
 template <typename T, class C>
 static bool make_maps(TileMaps *maps, int B, int H, int Hkv, int Nq, int Nk, const void *Q,
                       const void *K, const void *V, void *O)
