@@ -341,7 +341,8 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
             WarpgroupRows<C> rows;
             consume(rows, p, tiles, full_tiles<C::Br, C::Bc>(p, work.i0, tiles), smem,
                     smem + (warpgroup - 1) * C::Q_BYTES, i0 + r, place, turn & 1,
-                    p.scale * LOG2E * Q_scale, p.scales[1] + of_keys, p.scales[2] + of_keys);
+                    p.scale * (float)M_LOG2E * Q_scale, p.scales[1] + of_keys,
+                    p.scales[2] + of_keys);
             store_rows<__nv_bfloat16, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0),
                                          work.b, work.h, i0, p.Nq,
                                          smem + C::O + (warpgroup - 1) * C::O_BYTES, warpgroup);

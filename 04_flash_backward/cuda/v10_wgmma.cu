@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
         wgmma_wait<1>(S);
         if (!sees_all<C>(band, walk.i0, block.j0))
             hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, walk.i0);
-        exponentiate<C>(S, stats, p.scale * LOG2E);
+        exponentiate<C>(S, stats, p.scale * (float)M_LOG2E);
         wgmma_wait<0>(dP);
         multiply_by_P<C>(dP, S, stats);
         round_factor<T, C>(P_factor, S);

@@ -437,8 +437,9 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[16][4], dV[16][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_pair<T>(dK, dV, pass, {band, p.scale * LOG2E, block.j0, rank, warpgroup, there},
-                        block, p.H, walk, smem_bytes);
+        consume_pair<T>(dK, dV, pass,
+                        {band, p.scale * (float)M_LOG2E, block.j0, rank, warpgroup, there}, block,
+                        p.H, walk, smem_bytes);
         cluster_arrive(); /* nothing more is written to the other block */
         store_pair<T>(dK, dV, p.scale, maps, block, p.Nk, smem_bytes, warpgroup);
         __syncwarp();

@@ -25,7 +25,6 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define LOG2E    1.4426950408889634f
 #define PAD_ROWS 64 /* stats and dQ_sum have a multiple of so many rows */
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)
@@ -124,7 +123,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
             delta = fmaf((float)dO[first + x], (float)O[first + x], delta);
         for (int distance = 16; distance > 0; distance /= 2)
             delta += __shfl_xor_sync(0xffffffffu, delta, distance);
-        pair = make_float2(lse[(int64_t)head * n.band.Nq + i] * LOG2E, delta);
+        pair = make_float2(lse[(int64_t)head * n.band.Nq + i] * (float)M_LOG2E, delta);
     }
     if (lane == 0)
         stats[row] = pair;

@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(256)
         if (lse_i == -INFINITY)
             pair.y = 0.0f;
         else
-            pair.x = lse_i * LOG2E;
+            pair.x = lse_i * (float)M_LOG2E;
         stats[(int64_t)(b * H + h) * padded + i] = pair;
     }
 }

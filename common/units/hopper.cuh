@@ -373,9 +373,6 @@ static __device__ __forceinline__ void multiply_registers(float (&C)[TILES][4],
 
 /* --- for the softmax ---------------------------------------------------------------------------*/
 
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
-
 /* cvt.rn.bf16x2.f32, cvt.rn.f16x2.f32: `low` in the low half, as the neighbour in memory. */
 template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high)
 {

@@ -33,7 +33,7 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
     if (!sees_all<C>(band, i0, j0))
         hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, i0);
-    exponentiate<C>(S, stats, scale * LOG2E);
+    exponentiate<C>(S, stats, scale * (float)M_LOG2E);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
     round_factor<T, C>(P_factor, S);

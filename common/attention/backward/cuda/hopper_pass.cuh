@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(256)
         if (lse == -INFINITY)
             pair.y = 0.0f;
         else
-            pair = make_float2(lse * LOG2E, delta_dev ? delta_dev[at] : pair.y);
+            pair = make_float2(lse * (float)M_LOG2E, delta_dev ? delta_dev[at] : pair.y);
         stats[(int64_t)(b * H + h) * rows_padded + i] = pair;
     }
 }

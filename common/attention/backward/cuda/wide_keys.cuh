@@ -144,7 +144,7 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
         if (!sees_all<C>(sight, walk.i0))
             hide_pairs<WideRows>(S, {rows_of_key(sight, j), rows_of_key(sight, j + 8)},
                                  walk.i0 + 32 * warpgroup);
-        exponentiate<WideRows>(S, stats, a.scale * LOG2E);
+        exponentiate<WideRows>(S, stats, a.scale * (float)M_LOG2E);
         round_factor<T, WideRows>(factor, S);
         store_half(P, factor, warpgroup);
         wgmma_wait<0>(dP);
