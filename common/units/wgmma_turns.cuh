@@ -91,7 +91,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
-        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* where the dS before was */
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* where the last dS lay */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
