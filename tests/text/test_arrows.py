@@ -11,7 +11,6 @@ the stages. What all of them stand on is the ground: attn.h with its parts, tens
 There is no exception.
 """
 import os
-import pathlib
 import re
 import shutil
 import subprocess
