@@ -6,9 +6,9 @@
  *     warpgroup 0:  dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | P, dS          | ...
  *     warpgroup 1:                 | dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | ...
  *
- * Left of a bar stand the products that a warpgroup issues in its turn, right of it what its threads
- * compute while the other's products run. S, dP, P and dS are those of the next tile, dQ' is that
- * of the tile before.
+ * Left of a bar stand the products that a warpgroup issues in its turn, right of it what its
+ * threads compute while the other's products run. S, dP, P and dS are those of the next tile, dQ'
+ * is that of the tile before.
  *
  * Interface:
  * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added.
