@@ -52,8 +52,8 @@ size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
 
 /* (O, lse) is rounded whenever a block is done: O by its division, lse by adding ln l. Who adds
- * many blocks keeps what the kernel had before: O_state unnormalised, the sum of exp(s - m) v, and of
- * each row [B][H][Nq]
+ * many blocks keeps what the kernel had before: O_state unnormalised, the sum of exp(s - m) v, and
+ * of each row [B][H][Nq]
  *   m          the largest score so far, times log2(e); -inf: none
  *   l, l_rest  the sum of exp(s - m), in two floats, of which l_rest is what l is short of
  * args->lse is written only, and is that of the keys so far. Otherwise as flash_simd_run. */
