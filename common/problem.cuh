@@ -47,9 +47,9 @@ static inline cudaStream_t stream_of(const Problem *p)
     return (cudaStream_t)p->stream;
 }
 
-/* For what no launch shows, a library's error, say: the pass has failed. The sentence is out. */
+/* The pass has failed, and stderr says why: for what no launch shows, an error of cuBLAS, say. */
 extern "C" void note_failure(void);
-/* Of this GPU; or 0, and the pass has failed. */
+/* Of this GPU; 0: the pass has failed. */
 extern "C" int count_multiprocessors(void);
 
 /* One block for each tile of Br query rows of each head: what work_of_block deals out. */

@@ -112,7 +112,7 @@ static inline PROBLEM_HD int kv_head(const Problem *p, int h)
     return h / (p->H / p->Hkv);
 }
 
-/* Query i sees keys first_key <= j < end_key; none where the two do not rise. */
+/* Query i sees keys first_key <= j < end_key; none if first_key >= end_key. */
 static inline PROBLEM_HD int first_key(const Problem *p, int i)
 {
     return i + p->from > 0 ? i + p->from : 0;
@@ -164,8 +164,8 @@ enum {
     STREAM = 512       /* a token at a time: each query needs a key of its own, and a window */
 };
 
-/* The last line of a rung's file. A file that is compiled once more for a SIMD path (vector.h) or a
- * counted twin registers nothing there. What `work` and `tiles` give may be NULL. */
+/* The last line of a rung's file. Some files are compiled again, for each SIMD path (vector.h) or
+ * to count their memory accesses: these copies register nothing. */
 #if defined(COUNT_ACCESSES)
 #define RUNG(...)
 #elif defined(FLASH_ISA) && !defined(ANY_PROCESSOR)

@@ -28,9 +28,7 @@
 #include "problem.h"
 #include "units/strips.h"
 
-#define ROOM  16 /* at least STRIP, whole vectors */
-#define LOG2E 0x1.715476p+0f
-#define LN2   0x1.62e43p-1f
+#define ROOM 16 /* at least STRIP, whole vectors */
 
 /* 2^x for x <= 0, NaN for NaN; from -126.5 down 0. The rounder has 127 added: what it leaves in the
  * low bits is the exponent field of 2^k, and 0, the field of the number 0, for k = -127. */
@@ -134,12 +132,12 @@ static void attend_block(const Problem *p, const Block *block, const Packed *pac
     const int64_t rows = smaller(BLOCK_ROWS, p->Nq - i), ld = p->H * p->d;
     const int64_t query = query_row(p, b, h, (int)i);
     const int64_t end = end_key(p, (int)(i + rows - 1)); /* later queries see later keys */
-    start_block(block, (const float *)p->Q + query, ld, rows, p->d, p->scale * LOG2E);
+    start_block(block, (const float *)p->Q + query, ld, rows, p->d, p->scale * (float)M_LOG2E);
     for (int64_t j = first_key(p, (int)i) / BLOCK_KEYS * BLOCK_KEYS; j < end; j += BLOCK_KEYS)
         for (int64_t r = 0; r < rows; r += STRIP)
             attend_strip(p, block, packed, i + r, r, j);
     finish_block(block, (float *)p->O + query, ld, p->lse + lse_row(p, b, h, (int)i), rows, p->d,
-                 LN2);
+                 (float)M_LN2);
 }
 
 /* --- all of it ---------------------------------------------------------------------------------*/

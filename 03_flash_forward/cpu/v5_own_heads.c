@@ -53,12 +53,12 @@ static void attend_block(const Problem *p, const Block *block, const Packed *pac
     const int64_t rows = smaller(BLOCK_ROWS, p->Nq - i), ld = p->H * p->d;
     const int64_t query = query_row(p, b, h, (int)i);
     const int64_t end = end_key(p, (int)(i + rows - 1)); /* later queries see later keys */
-    start_block(block, (const float *)p->Q + query, ld, rows, p->d, p->scale * LOG2E);
+    start_block(block, (const float *)p->Q + query, ld, rows, p->d, p->scale * (float)M_LOG2E);
     for (int64_t j = first_key(p, (int)i) / BLOCK_KEYS * BLOCK_KEYS; j < end; j += BLOCK_KEYS)
         for (int64_t r = 0; r < rows; r += STRIP)
             attend_strip(p, block, packed, i + r, r, j);
     finish_block(block, (float *)p->O + query, ld, p->lse + lse_row(p, b, h, (int)i), rows, p->d,
-                 LN2);
+                 (float)M_LN2);
 }
 
 /* --- who packs what ----------------------------------------------------------------------------*/

@@ -57,7 +57,7 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Pro
                                                const KeyTiles &tiles, const KeyTiles &full,
                                                uint32_t smem, uint32_t my_Q, int i)
 {
-    const float scale_log2 = p.scale * LOG2E;
+    const float scale_log2 = p.scale * (float)M_LOG2E;
     RingPlace place = {0, 0};
     start_rows(rows);
     barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);

@@ -35,7 +35,7 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Pro
 {
     float S[C::Bc / 8][4], alpha[2];
     uint32_t P[C::Bc / 16][4];
-    const float scale_log2 = p.scale * LOG2E;
+    const float scale_log2 = p.scale * (float)M_LOG2E;
     RingPlace now = {0, 0};
     int j = tiles.end - 1;
     start_rows(rows);

@@ -40,7 +40,7 @@ consume(WarpgroupRows<C> &rows, const Problem &p, const KeyTiles &tiles, const K
 {
     float S[C::Bc / 8][4], alpha[2];
     uint32_t P[C::Bc / 16][4];
-    const float scale_log2 = p.scale * LOG2E;
+    const float scale_log2 = p.scale * (float)M_LOG2E;
     now.stage = (int)__reduce_max_sync(0xffffffffu, now.stage);
     now.parity = (int)__reduce_max_sync(0xffffffffu, now.parity);
     int j = tiles.end - 1;

@@ -286,6 +286,7 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Pro
 /* Row tile number `turn` of this block, or false: it has done its share. Blocks take the tiles in
  * order, from left to right and then from right to left: who had the longest in one turn has the
  * shortest in the next. Within a section of heads the longest tiles of all heads come first. */
+template <class C>
 static __device__ __forceinline__ bool tile_of_turn(BlockWork &work, const Problem &p, int section,
                                                     int turn)
 {
@@ -315,12 +316,12 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
     if (warpgroup == 0) {
         registers_give<C::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            for (int turn = 0; tile_of_turn(work, p, section, turn); turn++) {
+            for (int turn = 0; tile_of_turn<C>(work, p, section, turn); turn++) {
                 const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
                 produce_keys<C>(maps, work.b, work.h_kv, tiles.begin, tiles.end, smem, place);
             }
         } else if (threadIdx.x == 32) {
-            for (int turn = 0; tile_of_turn(work, p, section, turn); turn++) {
+            for (int turn = 0; tile_of_turn<C>(work, p, section, turn); turn++) {
                 barrier_wait(smem + C::Q_FREE, (turn & 1) ^ 1, WAIT_FREE_Q);
                 produce_Q<C>(maps, work.b, work.h, work.i0, smem);
             }
@@ -331,7 +332,7 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
         const int Q_blocks = (p.Nq + E4M3_BLOCK - 1) / E4M3_BLOCK;
         const int K_blocks = (p.Nk + E4M3_BLOCK - 1) / E4M3_BLOCK;
 #pragma unroll 1
-        for (int turn = 0; tile_of_turn(work, p, section, turn); turn++) {
+        for (int turn = 0; tile_of_turn<C>(work, p, section, turn); turn++) {
             const int i0 = work.i0 + 64 * (warpgroup - 1);
             const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
             const int of_keys = (work.b * p.Hkv + work.h_kv) * K_blocks;
@@ -340,7 +341,8 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
             WarpgroupRows<C> rows;
             consume(rows, p, tiles, full_tiles<C::Br, C::Bc>(p, work.i0, tiles), smem,
                     smem + (warpgroup - 1) * C::Q_BYTES, i0 + r, place, turn & 1,
-                    p.scale * LOG2E * Q_scale, p.scales[1] + of_keys, p.scales[2] + of_keys);
+                    p.scale * (float)M_LOG2E * Q_scale, p.scales[1] + of_keys,
+                    p.scales[2] + of_keys);
             store_rows<__nv_bfloat16, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0),
                                          work.b, work.h, i0, p.Nq,
                                          smem + C::O + (warpgroup - 1) * C::O_BYTES, warpgroup);

@@ -128,12 +128,12 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::ROWS][C::CO
             m_new = fmaxf(m_new, S_reg[r][c]);
         m_new = fmaxf(rows.m_i[r], scale * max_of_row(m_new));
         const float base = m_new == -INFINITY ? 0.0f : m_new; /* -inf - -inf would be NaN */
-        const float alpha = exp2_sfu((rows.m_i[r] - base) * LOG2E);
+        const float alpha = exp2_sfu((rows.m_i[r] - base) * (float)M_LOG2E);
         rows.m_i[r] = m_new;
         rows.l_i[r] *= alpha;
 #pragma unroll
         for (int c = 0; c < C::COLS; c++) {
-            S_reg[r][c] = exp2_sfu((scale * S_reg[r][c] - base) * LOG2E);
+            S_reg[r][c] = exp2_sfu((scale * S_reg[r][c] - base) * (float)M_LOG2E);
             rows.l_i[r] += S_reg[r][c];
         }
 #pragma unroll

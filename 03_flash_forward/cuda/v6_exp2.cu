@@ -97,13 +97,13 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         copy_async_commit();
         multiply_QK<T, C, false>(S_reg, NULL, at.Q, at.K + stage);
         hide_scores<C>(S_reg, p.from, p.to, work.i0, j * C::Bc, p.Nk);
-        v6::update_rows_exp2<C, true>(S_reg, rows, p.scale * LOG2E);
+        v6::update_rows_exp2<C, true>(S_reg, rows, p.scale * (float)M_LOG2E);
         multiply_PV<T, C>(rows, S_reg, at.V + stage);
     }
     copy_async_wait<0>();                           /* nothing may be in flight when a block ends */
     const BlockWork done = work_of_block(p, C::Br); /* once more: no registers were kept for it */
     store_rows(rows, queries_of((T *)p.O, p, done), Q_step, p.lse + lse_row(&p, done.b, done.h, 0),
-               done.i0, p.Nq, LN2);
+               done.i0, p.Nq, (float)M_LN2);
 }
 
 template <typename T, int D> static void launch(const Problem *p)

@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     TileRows<C> rows;
     start_rows(rows);
     __syncthreads(); /* the plan is there */
-    const float scale_log2 = p.scale * LOG2E;
+    const float scale_log2 = p.scale * (float)M_LOG2E;
     int j = tiles.begin;
     auto walk = [&](auto masked, int end) {
 #pragma unroll 1
@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     walk(std::true_type(), plan.tiles.end);
     copy_async_wait<0>(); /* nothing may be in flight when a block ends */
     store_rows(rows, queries_of((T *)p.O, p, plan.work), Q_step,
-               p.lse + lse_row(&p, plan.work.b, plan.work.h, 0), plan.work.i0, p.Nq, LN2);
+               p.lse + lse_row(&p, plan.work.b, plan.work.h, 0), plan.work.i0, p.Nq, (float)M_LN2);
 }
 
 template <typename T, int D> static void launch(const Problem *p)

@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(128 * C::CONSUMERS, C::D == 64 ? 2 : 1)
     const int i0 = work.i0 + 64 * warpgroup; /* this warpgroup's rows, and this lane's first */
     const int i = i0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     const uint32_t my_Q = Q_smem + warpgroup * C::Q_BYTES;
-    const float scale_log2 = p.scale * LOG2E;
+    const float scale_log2 = p.scale * (float)M_LOG2E;
     WarpgroupRows<C> rows;
     start_rows(rows);
     barrier_wait(Q_full, 0, WAIT_Q);

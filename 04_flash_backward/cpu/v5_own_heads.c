@@ -89,7 +89,7 @@ static void pack_row(const Problem *p, const Plan *plan, int64_t slot, int64_t h
     const int64_t at = query_row(p, (int)(head / p->H), (int)(head % p->H), i < p->Nq ? (int)i : 0);
     pack_query(plan, &to, i, (const float *)p->Q + at, (const float *)p->dO + at,
                (const float *)p->O + at, i < p->Nq ? p->lse[head * p->Nq + i] : -INFINITY, p->scale,
-               LOG2E);
+               (float)M_LOG2E);
 }
 
 /* Blocks part, part + parts, ... of the keys of a kv head (batch * Hkv + head) in a slot. */

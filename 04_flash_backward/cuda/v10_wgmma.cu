@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
         wgmma_wait<1>(S);
         if (!sees_all<C>(band, walk.i0, block.j0))
             hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, walk.i0);
-        exponentiate<C>(S, stats, p.scale * LOG2E);
+        exponentiate<C>(S, stats, p.scale * (float)M_LOG2E);
         wgmma_wait<0>(dP);
         multiply_by_P<C>(dP, S, stats);
         round_factor<T, C>(P_factor, S);
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
         multiply_dS_K<T, C>(dQ, smem + C::dS, smem + C::K, warpgroup);
         add_product<T, C>(dK, dS_factor, Q);
         wgmma_wait<1>(dQ);
-        add_dQ(dQ_square<C>(pass.dQ_sum, block.b * p.H + walk.h, p.Nq, walk.i0, warpgroup), dQ);
+        add_dQ(dQ_slab<C>(pass.dQ_sum, block.b * p.H + walk.h, p.Nq, walk.i0, warpgroup), dQ);
         wgmma_wait<0>(dK);
         wgmma_wait<0>(dV);
         __syncthreads(); /* the stage and dS are free */
@@ -116,7 +116,7 @@ template <typename T, int D> static void launch(const Problem *p)
         <<<key_blocks(p, C::Bc), CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps);
     if (!launch_is_done(stream_of(p), "v10_wgmma"))
         return note_failure();
-    round_squares<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+    round_slabs<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

@@ -78,7 +78,7 @@ consume(const Problem &p, const Pass &pass, const KeyMaps &maps, const Band &ban
         wgmma_wait<1>(S);
         if (!sees_all<C>(band, walk.i0, block.j0))
             hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, walk.i0);
-        exponentiate<C>(S, stats, p.scale * LOG2E);
+        exponentiate<C>(S, stats, p.scale * (float)M_LOG2E);
         wgmma_wait<0>(dP);
         multiply_by_P<C>(dP, S, stats);
         round_factor<T, C>(P_factor, S);
@@ -93,7 +93,7 @@ consume(const Problem &p, const Pass &pass, const KeyMaps &maps, const Band &ban
         add_product<T, C>(dK, dS_factor, Q);
         wgmma_wait<1>(dQ);
         report(smem + C::dO_FREE + 8 * stage);
-        add_dQ(dQ_square<C>(pass.dQ_sum, block.b * p.H + walk.h, p.Nq, walk.i0, warpgroup), dQ);
+        add_dQ(dQ_slab<C>(pass.dQ_sum, block.b * p.H + walk.h, p.Nq, walk.i0, warpgroup), dQ);
         wgmma_wait<0>(dK);
         report(smem + C::Q_FREE + 8 * stage);
         next_tile<C>(walk);
@@ -146,7 +146,7 @@ template <typename T, int D> static void launch(const Problem *p)
         <<<key_blocks(p, C::Bc), 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps);
     if (!launch_is_done(stream_of(p), "v11_warp_specialised"))
         return note_failure();
-    round_squares<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+    round_slabs<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

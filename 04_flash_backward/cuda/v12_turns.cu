@@ -25,9 +25,9 @@
 #include "problem.cuh"
 #include "units/wgmma_keys.cuh"
 
-/* Named barriers 4 and 5: it is the turn of warpgroup 0, of 1. 256 threads make a turn: 128 wait
- * for it (threads_sync), and the 128 of the other warpgroup give it (threads_arrive). Warpgroup 1
- * gives the first one. Both walk over the same tiles, so none is left over. */
+/* Named barriers 4 and 5: the turns of warpgroups 0 and 1. A turn begins when 256 threads have
+ * come: the 128 that wait for it (threads_sync), and the 128 that hand it over (threads_arrive).
+ * Warpgroup 1 hands over the first one. Both walk over the same tiles, so no turn is left over. */
 #define TURN 4
 
 namespace v12
@@ -43,7 +43,7 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
     if (!sees_all<C>(band, i0, j0))
         hide_pairs<C>(S, {rows_of_key(band, j), rows_of_key(band, j + 8)}, i0);
-    exponentiate<C>(S, stats, scale * LOG2E);
+    exponentiate<C>(S, stats, scale * (float)M_LOG2E);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
     round_factor<T, C>(P_factor, S);
@@ -75,7 +75,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
-    wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
+    wgmma_wait<0>(dK); /* nothing is in flight: this keeps the zeros in front of the products */
     wgmma_wait<0>(dV);
     barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
     if (warpgroup == 1 && last > 0)
@@ -94,17 +94,17 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
     }
-    /* Groups, as they are issued: dQ dV dK S dP. wgmma_wait<n>(x): at most the last n are at work,
-     * x is done. A product more or less changes each n behind it. */
+    /* Groups, as they are issued: dQ dV dK S dP. wgmma_wait<n>(x): of the groups issued so far only
+     * the last n may still be at work, and x is not one of them. */
 #pragma unroll 1
     for (int tile = 0; tile < last; tile++) {
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
-        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* where the last dS lay */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
-        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
         if (tile > 0)
             barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
@@ -130,7 +130,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
         wgmma_wait<1>(dK); /* dS is read: room for dP */
         wgmma_begin();
         multiply_rows<T, C>(dP, my_V, next_dO);
-        if (warpgroup == 0 || tile + 1 < last) /* behind the last one nobody would take it */
+        if (warpgroup == 0 || tile + 1 < last) /* after the last tile nobody takes it */
             threads_arrive(TURN + (1 - warpgroup), CONSUMER_THREADS);
         report(smem + C::dO_FREE + 8 * stage);
         report(smem + C::Q_FREE + 8 * stage);
@@ -144,7 +144,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass 
         const int stage = last % 2;
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         float dQ[8][4];
-        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         if (last > 0)
             barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
         wgmma_begin();
@@ -213,7 +213,7 @@ template <typename T, int D> static void launch(const Problem *p)
         <<<key_blocks(p, C::Bc), 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps);
     if (!launch_is_done(stream_of(p), "v12_turns"))
         return note_failure();
-    round_squares<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+    round_slabs<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

@@ -193,9 +193,9 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
     wgmma_wait<LAST ? 0 : 1>(dQ);
 }
 
-/* Where this warp's square of dQ is added up. */
-static __device__ __forceinline__ float *square_of(const Pass &pass, int head, const Consumer &c,
-                                                   int i0)
+/* Where this warp's slab of dQ is added up. */
+static __device__ __forceinline__ float *slab_of(const Pass &pass, int head, const Consumer &c,
+                                                 int i0)
 {
     const int warp = threadIdx.x % 128 / 32, panels = PairKeys::D / 64;
     const int64_t tile = (int64_t)head * divide_up(c.band.Nq, 64) + i0 / 64;
@@ -233,12 +233,12 @@ consume_pair(float (&dK)[16][4], float (&dV)[16][4], const Pass &pass, const Con
 #pragma unroll 1
     for (int tile = 0; tile < walk.count - 1; tile++) {
         float *const before = add;
-        add = square_of(pass, block.b * H + walk.h, c, walk.i0);
+        add = slab_of(pass, block.b * H + walk.h, c, walk.i0);
         next_tile<C>(walk);
         walk_tile<T, false>(P, S, dP, dQ, dK, dV, c, tile, walk.i0, before, smem_bytes);
     }
     walk_tile<T, true>(P, S, dP, dQ, dK, dV, c, walk.count - 1, 0, add, smem_bytes);
-    add_dQ(square_of(pass, block.b * H + walk.h, c, walk.i0), dQ);
+    add_dQ(slab_of(pass, block.b * H + walk.h, c, walk.i0), dQ);
 }
 
 /* dK and dV through the place of K and V, each warpgroup its panels. Rows past the end are left
@@ -295,8 +295,9 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[16][4], dV[16][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_pair<T>(dK, dV, pass, {band, p.scale * LOG2E, block.j0, rank, warpgroup, there},
-                        block, p.H, walk, smem_bytes);
+        consume_pair<T>(dK, dV, pass,
+                        {band, p.scale * (float)M_LOG2E, block.j0, rank, warpgroup, there}, block,
+                        p.H, walk, smem_bytes);
         cluster_arrive(); /* nothing more is written to the other block */
         store_pair<T>(dK, dV, p.scale, maps, block, p.Nk, smem_bytes, warpgroup);
         __syncwarp();
@@ -346,7 +347,7 @@ template <typename T> static void launch(const Problem *p)
     if (cudaLaunchKernelEx(&config, pair_kernel<T>, *p, pass, maps) != cudaSuccess ||
         !launch_is_done(stream_of(p), "v14_cluster_pair"))
         return note_failure();
-    round_squares<T, C::D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+    round_slabs<T, C::D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
                 dP_reg, smem_address(dO_smem) + along + warp_row * LD * 2,
                 smem_address(V_smem) + crossed);
             store_P_dS(S_reg[0], dP_reg[0], band, stats_of_head(pass, block.b * p.H + h, p.Nq) + i0,
-                       i0, block.j0, p.scale * LOG2E, P_smem, dS_smem);
+                       i0, block.j0, p.scale * (float)M_LOG2E, P_smem, dS_smem);
             __syncthreads(); /* P and dS of all warps are there */
             v2::multiply_add<T, false, false, TILE, LD_P, LD, 16>(
                 dV_reg, smem_address(P_smem) + crossed_P, smem_address(dO_smem) + along);

@@ -163,7 +163,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
                     f, smem_address(K_smem) + left, smem_address(V_smem) + left,
                     smem_address(Q_smem) + right + q0 * C::LD * 2,
                     smem_address(dO_smem) + right + q0 * C::LD * 2, stats, q0, mask,
-                    p.scale * LOG2E);
+                    p.scale * (float)M_LOG2E);
                 store_factor<C>(dS_smem, f.dS, q0);
 #pragma unroll
                 for (int k = 0; k < C::CHUNK / 16; k++) {

@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(C::THREADS, 256 / C::THREADS)
             LeftFactors<C::MT, C::CHUNK> f;
             compute_scores<T, C, masked.value, C::CHUNK>(
                 f, K_smem + left, V_smem + left, Q_stage + right + q0 * C::LD * 2,
-                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, p.scale * LOG2E);
+                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, p.scale * (float)M_LOG2E);
             store_factor<C>(smem + dS_BYTE + stage * C::dS_TILE, f.dS, q0);
             if (C::PAIR == 2)
                 store_factor<C>(smem + P_BYTE, f.P, q0);

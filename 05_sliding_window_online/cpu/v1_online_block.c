@@ -103,7 +103,8 @@ static void softmax_rows(const Problem *p, Step step, const Block *block)
         update_rows(S, block->ld_S, rows, cols, m, l, alpha);
         for (int r = 0; r < rows; r++) {
             const float inverse = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
-            block->lse_ij[r0 + r] = m[r] * LN2 + logf(l[r]); /* nothing seen: -inf + log(0) */
+            block->lse_ij[r0 + r] =
+                m[r] * (float)M_LN2 + logf(l[r]); /* nothing seen: -inf + log(0) */
             for (int c = 0; c < step.cols; c++)
                 S[r * block->ld_S + c] *= inverse;
         }
@@ -131,8 +132,8 @@ static void attend_block(const Problem *p, Step step, int b, int h, const Block 
         float_rows(p, p->Q, query_row(p, b, h, step.i0), &ld_q, step.rows, block->Q_i);
     const float *K_j = float_rows(p, p->K, key, &ld_k, step.cols, block->K_j);
     const float *V_j = float_rows(p, p->V, key, &ld_v, step.cols, block->V_j);
-    matmul(AS_IS, TRANSPOSED, step.rows, step.cols, p->d, p->scale * LOG2E, Q_i, ld_q, K_j, ld_k,
-           0.0f, block->S, block->ld_S); /* S = scale Q_i K_j^T, for powers of 2 */
+    matmul(AS_IS, TRANSPOSED, step.rows, step.cols, p->d, p->scale * (float)M_LOG2E, Q_i, ld_q, K_j,
+           ld_k, 0.0f, block->S, block->ld_S); /* S = scale Q_i K_j^T, for powers of 2 */
     softmax_rows(p, step, block);
     matmul(AS_IS, AS_IS, step.rows, p->d, step.cols, 1.0f, block->S, block->ld_S, V_j, ld_v, 0.0f,
            block->O_ij, p->d); /* O_ij = P V_j */

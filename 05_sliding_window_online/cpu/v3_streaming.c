@@ -99,7 +99,7 @@ static void attend_row(const Problem *p, const Stream *s, int b, int h, int i)
     float *O_i = (float *)p->O + query_row(p, b, h, i), m, l, inverse;
     Vector most = (Vector){0} - INFINITY;
     for (int x = 0; x < p->d; x++)
-        s->q[x] = p->scale * LOG2E * Q_i[x];
+        s->q[x] = p->scale * (float)M_LOG2E * Q_i[x];
     for (int64_t t = 0; t < s->cache.count; t += LANES) {
         Vector S = score_keys(&s->cache, s->q, t);
         for (int64_t lane = s->cache.count - t; lane < LANES; lane++)
@@ -112,7 +112,7 @@ static void attend_row(const Problem *p, const Stream *s, int b, int h, int i)
     inverse = l == 0.0f ? 0.0f : 1.0f / l;
     for (int x = 0; x < p->d; x++)
         O_i[x] = inverse * s->O[x];
-    p->lse[lse_row(p, b, h, i)] = l == 0.0f ? -INFINITY : m * LN2 + logf(l);
+    p->lse[lse_row(p, b, h, i)] = l == 0.0f ? -INFINITY : m * (float)M_LN2 + logf(l);
 }
 
 /* All tokens of one kv head. Query i comes with key i + to. */

@@ -53,7 +53,7 @@ static void around_the_calls(RingSchedule *s)
         } else {
             first->bytes +=
                 2 * b * q + 4 * kv + (ring_queries_travel(s->plan, s->pass) ? 0 : (b + 4) * q);
-            last->after = (4 + b) * (q + kv);
+            last->bytes += (4 + b) * (q + kv);
         }
     }
 }
@@ -97,7 +97,6 @@ typedef struct Player {
     RingSchedule *s;
     const RingRates *rates;
     double clock[RING_MAX_RANKS]; /* when that is done which a rank's next action comes after */
-    double queue[RING_MAX_RANKS]; /* of messages: none leaves before the one before it can */
     int64_t at[RING_MAX_RANKS];
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
@@ -140,7 +139,6 @@ static void compute(const Player *p, RingAction *a)
     a->end += p->rates->call_s + a->bytes / p->rates->memory;
     if (a->kind == RING_ACT_COMPUTE)
         a->end += seconds_of(p->s, a, p->rates);
-    a->end += a->after / p->rates->memory;
 }
 
 /* One action of a rank. 0: it waits for a message that has not set out. */
@@ -156,8 +154,7 @@ static int play(Player *p, int rank)
     if (a->kind == RING_ACT_WAIT)
         a->end = fmax(a->start, m->end);
     if (a->kind == RING_ACT_START) {
-        p->queue[rank] = fmax(p->queue[rank], a->start);
-        m->start = fmax(m->ends_ready++ ? m->start : 0, p->queue[rank]);
+        m->start = fmax(m->ends_ready++ ? m->start : 0, a->start);
         if (m->ends_ready == 2)
             p->ready[p->ready_count++] = m;
     }

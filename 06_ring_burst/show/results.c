@@ -32,7 +32,7 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attention/backward/backward_library.h" /* --deterministic */
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 #include "harness/models/model.h"
 #include "planner/cost.h"
 #include "transports/mpi/processes.h"

@@ -8,7 +8,7 @@
  */
 #include "course/contract.h"
 
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 #include "harness/models/model.h"
 
 #include <inttypes.h>

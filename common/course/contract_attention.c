@@ -17,7 +17,7 @@
 #include "course/attn_block.h"
 #include "course/contract.h"
 #include "dtype_f64.h"
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 
 static int make_reference(JudgeCase *c)
 {

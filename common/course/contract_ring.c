@@ -174,7 +174,6 @@ typedef struct Post {
     int world;
     Letter *first[MAX_WORLD][MAX_WORLD]; /* [from][to] */
     int waits_for[MAX_WORLD];            /* a rank; -1: it is at work; world: it has ended */
-    size_t wants[MAX_WORLD];
     int64_t messages, sent_bytes, to_strangers, empty;
     size_t queued; /* bytes that nobody has received yet */
     int stopped, late;

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "course/attn_block.h"
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 
 static void add(IsolateTask *task, const char *name, void *data, size_t bytes, int written)
 {

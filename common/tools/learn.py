@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -139,7 +138,7 @@ def begin(step):
     print(f"Edit {shown(answer)}, then call this again "
           f"(or ./ladder learn watch {step.name}).")
     if step.kind != "typed":
-        print("A check compiles your file and a small harness, about a second each time; nothing "
+        print("A check compiles your file and a small examiner, about a second each time; nothing "
               "else is built.")
     print()
 
@@ -163,7 +162,7 @@ def may_say_why(step, progress, text):
 
 
 def bug_of(step):
-    """What the harness says of the bug that the step began with."""
+    """What the examiner says of the bug that the step began with."""
     with tempfile.TemporaryDirectory() as folder:
         stub = pathlib.Path(folder, step.answer_name)
         stub.write_text(step.stub(), encoding="utf-8")

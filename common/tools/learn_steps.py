@@ -2,7 +2,7 @@
 """learn_steps.py: the steps of ./ladder learn: how they are read, compiled and judged.
 
 A step is a folder of docs/learn; docs/learn/README.md has the format. A step in C is a program of
-three files, the learner's, a harness and harness/learn.c, that judges one case in one process: the
+three files, the learner's, an examiner and learn.c, that judges one case in one process: the
 learner's code is an ordinary function in an ordinary process, with a time limit. A typed step has
 no program: numbers and orders are compared here. A step on the GPU is a .cu file: its program holds
 common/simt, a model of a GPU (simt_library.py).
@@ -11,7 +11,7 @@ Interface:
 - read_steps(): every Step in order. find_step(name): one, or Usage.
 - Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
   answer_name, on_gpu, stub(), solution(), others(), wrong_answers().
-- judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one
+- judge(step, file, folder, asan, say, examiner): compiles into the folder, runs the cases until one
   fails, gives each a line to say(), and returns a Verdict(passed, code, text, flags, why).
 - Usage: a sentence for stderr, exit status 2.
 """
@@ -331,16 +331,16 @@ def compiler():
 
 
 def compile_flags(step, asan=False):
-    folders = [LEARN / "harness", *([SIMT / "include"] if step.on_gpu else []),
+    folders = [LEARN / "examiners", *([SIMT / "include"] if step.on_gpu else []),
                ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
     return [*compiler(), *FLAGS, *step.header.get("optimise", "").split(), *(ASAN if asan else []),
             *(f"-I{path}" for path in folders)]
 
 
-def harness_sources(step):
-    gpu = [LEARN / "harness" / "gpu.c"] if step.on_gpu else []
-    return [LEARN / "harness" / f"{step.header['contract']}.c", LEARN / "harness" / "learn.c", *gpu,
+def examiner_sources(step):
+    names = [step.header["contract"], "learn", *(["gpu"] if step.on_gpu else [])]
+    return [*(LEARN / "examiners" / f"{name}.c" for name in names),
             *(ROOT / name for name in step.header.get("links", "").split())]
 
 
@@ -356,18 +356,18 @@ PROTOTYPE = re.compile(rf"^(?:int|long|float|void) \w+\({PLAIN}(?:,{PLAIN})*\);"
 
 
 def prototypes(step):
-    """What the harness calls and the learner writes. The compiler reads it before the learner's
+    """What the examiner calls and the learner writes. The compiler reads it before the learner's
     file, so that another list of arguments is an error and not a wrong result. A prototype with a
     type of its own is left to a header that the task names."""
-    harness = harness_sources(step)[0].read_text(encoding="utf-8")
-    return "\n".join(PROTOTYPE.findall(harness)) + "\n"
+    examiner = examiner_sources(step)[0].read_text(encoding="utf-8")
+    return "\n".join(PROTOTYPE.findall(examiner)) + "\n"
 
 
 def compile_help(said):
     """What the linker says in its own words."""
     missing = re.search(r"undefined reference to [`']?(\w+)", said)
     if "multiple definition of" in said and "main" in said:
-        return "Your file has a main(); the harness has one already. Take yours out."
+        return "Your file has a main(); the examiner has one already. Take yours out."
     if missing:
         return (f"There is no function {missing[1]}. If it is the one that the task asks for, look "
                 "at its spelling.")
@@ -391,8 +391,8 @@ def gpu_libraries():
         raise Usage(f"a step on the GPU needs {why}") from None
 
 
-def compile_step(step, file, folder, asan=False, harness=()):
-    """(the program `check` in the folder or None, what the compiler said). harness: what is linked
+def compile_step(step, file, folder, asan=False, examiner=()):
+    """(the program `check` in the folder or None, what the compiler said). examiner: what is linked
     with the learner's file, by default its sources. The program appears when it is complete."""
     new, given = pathlib.Path(folder) / "check.new", pathlib.Path(folder) / "given.h"
     program, mine = new.with_name("check"), pathlib.Path(folder) / "answer.o"
@@ -404,7 +404,7 @@ def compile_step(step, file, folder, asan=False, harness=()):
         good, said = run_compiler([*own, "-o", mine])
         if good:
             good, more = run_compiler([*compile_flags(step, asan), mine,
-                                       *(harness or harness_sources(step)), *libraries,
+                                       *(examiner or examiner_sources(step)), *libraries,
                                        "-o", new])
             said += more
         if good:
@@ -461,7 +461,7 @@ def verdict_of(status, text, seconds):
 
 def sanitizer_says(printed):
     """What is wrong, where, and next to which array: a few lines of a report of a hundred, in which
-    learn.c has written the addresses of the harness's arrays. Without a report: ""."""
+    learn.c has written the addresses of the examiner's arrays. Without a report: ""."""
     lines, names = [], {}
     for line in tool.lines_of(printed):
         array = re.match(r"array (\w+) at (\w+)$", line)
@@ -495,13 +495,13 @@ def sanitizer_says(printed):
     return "\n".join(lines)
 
 
-def judge_c(step, file, folder, asan, say, harness):
+def judge_c(step, file, folder, asan, say, examiner):
     asan = asan and not step.on_gpu  # the model of a GPU sees every access anyway
     text = pathlib.Path(file).read_text(encoding="utf-8", errors="replace")
     if FAST_MATH.search(COMMENT.sub(" ", text)):
         return Verdict(False, "compiler_options", "The compiler's options are part of the step: "
                        "take the pragma or the attribute that changes them out of your file.")
-    program, said = compile_step(step, file, folder, asan, harness)
+    program, said = compile_step(step, file, folder, asan, examiner)
     if said.strip():
         say(said.rstrip())
     if not program:
@@ -523,9 +523,9 @@ def judge_c(step, file, folder, asan, say, harness):
     return Verdict(True)
 
 
-def judge(step, file, folder, asan=False, say=print, harness=()):
+def judge(step, file, folder, asan=False, say=print, examiner=()):
     if step.kind != "typed":
-        return judge_c(step, file, folder, asan, say, harness)
+        return judge_c(step, file, folder, asan, say, examiner)
     answers = typed_answers(pathlib.Path(file).read_text(encoding="utf-8", errors="replace"))
     for number, case in enumerate(step.cases, 1):
         verdict = judge_typed(case.flags, answers)

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * backward_pass.cuh: what stands around the kernel of a backward pass, and which keys and queries a
- * block of it has to do with.
+ * backward_pass.cuh: what comes before and after a rung's own kernel in the backward pass, and
+ * which keys and queries a block of that kernel works on.
  *
  *     stats = (lse * log2(e), delta)     start_pass, once for each query
- *     dQ_sum = 0                         start_pass, for rungs that add to dQ from many blocks
- *     dK, dV, dQ or dQ_sum               the rung's own kernel
- *     dQ = scale * dQ_sum                round_sums, or the rung
+ *     dQ_sum = 0                         start_pass, if many blocks add to the same dQ
+ *     dK, dV, and dQ or dQ_sum           the rung's own kernel
+ *     dQ = scale * dQ_sum                round_sums, or the rung, if there is a dQ_sum
  *
- * A block of that kernel owns keys: which queries see any of them? Query i sees key j when from <=
- * j - i <= to, so key j is seen by queries j - to <= i <= j - from.
+ * A block of that kernel owns keys, and needs the queries that see any of them. Query i sees key j
+ * when from <= j - i <= to, so key j is seen by queries j - to <= i <= j - from.
  *
  * A query that sees no key has P = 0 everywhere. Its dO may still hold anything, padding for
- * example, and 0 * NaN is NaN. So such rows count as rows that do not exist: they become zeros when
- * they are loaded.
+ * example, and 0 * NaN is NaN. So its rows are treated like rows past the end: zeros are loaded.
  *
  * Interface:
- * - Band, pair_is_seen. RowRange, rows_that_see: all queries that see something; those that see
- *   certain keys.
+ * - Band, pair_is_seen. RowRange, rows_that_see: the queries that see any key, or any of some keys.
  * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
  * - Pass, stats_of_head: what a kernel gets. PassSizes, pass_bytes, start_pass, round_sums (host).
  */
@@ -27,8 +25,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define LOG2E    1.4426950408889634f
-#define PAD_ROWS 64 /* stats and dQ_sum: rows up to a multiple of it (a tile has 64, or 128) */
+#define PAD_ROWS 64 /* stats and dQ_sum have a multiple of so many rows */
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)
 {
@@ -67,10 +64,10 @@ static __device__ __forceinline__ RowRange rows_that_see(const Band &band, int j
 /* A block of threads owns Bc keys of one kv head. Neighbouring blocks have the same head, so its Q
  * and dO are in the L2 cache for all of them. */
 struct KeyBlock {
-    int b, h_kv, j0, group; /* group: query heads of the kv head */
+    int b, h_kv, j0, group; /* group: query heads that share it */
 };
 
-/* block: its number. One that is read anew (read_block) keeps no registers until the end. */
+/* block: its number. */
 static __device__ __forceinline__ KeyBlock block_of_keys(unsigned block, int H, int Hkv, int Nk,
                                                          int Bc)
 {
@@ -126,7 +123,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
             delta = fmaf((float)dO[first + x], (float)O[first + x], delta);
         for (int distance = 16; distance > 0; distance /= 2)
             delta += __shfl_xor_sync(0xffffffffu, delta, distance);
-        pair = make_float2(lse[(int64_t)head * n.band.Nq + i] * LOG2E, delta);
+        pair = make_float2(lse[(int64_t)head * n.band.Nq + i] * (float)M_LOG2E, delta);
     }
     if (lane == 0)
         stats[row] = pair;

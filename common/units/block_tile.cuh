@@ -51,7 +51,7 @@ score_tile(const Band &band, const float2 *stats, float scale, int i0, int j0, c
                 qk = fmaf(Q_smem[r * C::D + x], K_smem[c * C::LD + x], qk);
                 dP = fmaf(dO_smem[r * C::D + x], V_smem[c * C::LD + x], dP);
             }
-            p = fmaf(qk, scale * LOG2E, -stats[r].x);
+            p = fmaf(qk, scale * (float)M_LOG2E, -stats[r].x);
             p = p > 0.0f ? 1.0f : exp2f(p); /* exp(scale * qk - lse); lse is rounded: P <= 1 */
             dS = p * (dP - stats[r].y);
         }

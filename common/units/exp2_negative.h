@@ -10,16 +10,13 @@
  * so log2(e) goes into the factor that multiplies Q anyway. 2^x then takes three steps: x = k + r
  * with k an integer and |r| <= 1/2, a polynomial of degree 6 for 2^r, and k into the exponent bits.
  *
- * Interface: exp2_negative; LOG2E, LN2.
+ * Interface: exp2_negative.
  * For files that are compiled once for each instruction set (units/vector.h).
  */
 #ifndef UNITS_EXP2_NEGATIVE_H
 #define UNITS_EXP2_NEGATIVE_H
 
 #include "units/vector.h"
-
-#define LOG2E 0x1.715476p+0f
-#define LN2   0x1.62e43p-1f
 
 /* 2^x for x <= 0, NaN for NaN; from -126.5 down 0. The rounder has 127 added: what it leaves in the
  * low bits is the exponent field of 2^k, and 0, the field of the number 0, for k = -127. */

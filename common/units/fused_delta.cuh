@@ -16,9 +16,9 @@
 #define ROWS_OF_LANE 4
 
 /* From O, dO [B][Nq][H][D] and lse [B][H][Nq] to stats [B][H][Nq, padded], and zeros to dQ_sum.
- * Rows of a head are neighbours in stats, heads of a row in O and dO. O and dO are more bytes, so
- * neighbouring threads have neighbouring heads. A row that sees no key (lse = -inf) may hold
- * anything in O and dO. zeros: float4 in dQ_sum. */
+ * In stats the rows of a head are neighbours, in O and dO the heads of a row. O and dO have more
+ * bytes, so neighbouring threads have neighbouring heads. A row that sees no key (lse = -inf) may
+ * hold anything in O and dO. zeros: how many float4 dQ_sum has. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(256)
     prepare_kernel(const __grid_constant__ PassSizes n, const T *O, const T *dO, const float *lse,
@@ -29,15 +29,15 @@ static __global__ void __launch_bounds__(256)
     const int64_t item = (blockIdx.x * (int64_t)256 + threadIdx.x) / LANES;
     const int h = (int)(item % H), i0 = (int)(item / H % (padded / ROWS_OF_LANE)) * ROWS_OF_LANE;
     const int b = (int)(item / H / (padded / ROWS_OF_LANE));
-    /* A block clears 32 KiB of dQ_sum. They are not the sums of the rows that it reads, but of all
-     * blocks together they are all sums. */
+    /* A block clears 32 KiB of dQ_sum. These are not the sums of the rows that it reads, but all
+     * blocks together clear all sums. */
     const int64_t zero = blockIdx.x * (int64_t)(256 * 2 * ROWS_OF_LANE) + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < 2 * ROWS_OF_LANE; k++)
         if (zero + k * 256 < zeros)
             ((float4 *)dQ_sum)[zero + k * 256] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (b >= n.B)
-        return; /* whole warps: padded is a multiple of 64, so all lanes meet in the shuffles */
+        return; /* whole warps (padded is a multiple of 64): the shuffles below need all lanes */
     uint4 O_x[ROWS_OF_LANE], dO_x[ROWS_OF_LANE]; /* eight channels of each row */
 #pragma unroll
     for (int r = 0; r < ROWS_OF_LANE; r++) {
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(256)
         if (lse_i == -INFINITY)
             pair.y = 0.0f;
         else
-            pair.x = lse_i * LOG2E;
+            pair.x = lse_i * (float)M_LOG2E;
         stats[(int64_t)(b * H + h) * padded + i] = pair;
     }
 }
@@ -81,8 +81,8 @@ static Pass prepare(const PassSizes &n, const T *O, const T *dO, const float *ls
     float2 *stats = (float2 *)work;
     float *dQ_sum = (float *)(stats + rows_of_pass(n));
     const int64_t zeros = rows_of_pass(n) * (D / 4);
-    /* A block's 256 lanes load 2 x ROWS_OF_LANE times 16 bytes and clear as many float4: rows and
-     * sums are both D elements, so blocks for all sums are blocks for all rows. */
+    /* Each thread of a block loads 2 x ROWS_OF_LANE times 16 bytes and clears as many. A row of O
+     * and of dO has 2 D bytes each, its sums have 4 D: blocks for all sums read all rows, too. */
     const int64_t of_block = 256 * 2 * ROWS_OF_LANE;
     static_assert(256 / (D / 8) * ROWS_OF_LANE * (D / 4) == 256 * 2 * ROWS_OF_LANE, "rows = sums");
     prepare_kernel<T, D><<<(unsigned)((zeros + of_block - 1) / of_block), 256, 0, stream>>>(

@@ -28,8 +28,8 @@
  *     C[n][0], C[n][1]:  row g,      columns 8 n + 2 t, 8 n + 2 t + 1
  *     C[n][2], C[n][3]:  row g + 8,  the same columns
  *
- * which is the layout of mma.sync, and again that of the left factor A when two
- * neighbours are packed into one register: P goes from S into the next product without a move.
+ * which is the layout of mma.sync. With two neighbours packed into one register it is that of the
+ * left factor A: P takes the place of S, and goes into the next product without a move.
  *
  * Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copies",
  * "mbarrier", "setmaxnreg".
@@ -69,10 +69,10 @@ constexpr CUtensorMapDataType MAP_TYPE =
     std::is_same<T, __half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
-/* cuTensorMapEncodeTiled, with the 128-byte swizzle and zeros for what lies outside. Dimensions,
- * innermost first: sizes [rank], bytes from one to the next [rank - 1] (the innermost is
- * contiguous), and how many of each a tile has: box [rank]. false: the sentence is out. The
- * driver's function is found at run time: the program starts without a driver, too. */
+/* cuTensorMapEncodeTiled, with the 128-byte swizzle and zeros for what lies outside. Dimensions go
+ * from the innermost, which is contiguous, outwards. sizes [rank]; bytes [rank - 1]: from one index
+ * to the next, of all but the innermost; box [rank]: the sizes of a tile. false: it failed, and
+ * stderr says why. The driver's function is found at run time: so the program starts without it. */
 static bool encode_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const void *data,
                        const cuuint64_t *sizes, const cuuint64_t *bytes, const cuuint32_t *box)
 {
@@ -110,7 +110,7 @@ static bool make_tile_map(CUtensorMap *map, const void *X, int B, int N, int hea
 
 /* --- waits that end ----------------------------------------------------------------------------*/
 
-/* Who waits for what: an argument of every barrier_wait, read by people. */
+/* What a thread waits for: an argument of every barrier_wait, for the message of a check build. */
 enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_dO, WAIT_dS, WAIT_dQ };
 enum HopperRoom { WAIT_FREE_Q = 17, WAIT_FREE_K, WAIT_FREE_V, WAIT_FREE_dO, WAIT_FREE_dS };
 
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void report_stuck(int what)
     asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(0) : "memory");
 }
 
-/* Before a launch (kernel NULL) and after it. false: it has failed, and the sentence is out. */
+/* Before a launch (kernel NULL) and after it. false: it has failed, and stderr says why. */
 static inline bool launch_is_done(cudaStream_t stream, const char *kernel)
 {
     static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn to add dQ"};
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void barrier_init(uint32_t barrier, int arriva
                  : "memory");
 }
 
-/* fence.mbarrier_init: the copy engine, too, sees the barriers. Then __syncthreads for the rest. */
+/* fence.mbarrier_init: the copy engine sees the barriers. (The threads do after __syncthreads.) */
 static __device__ __forceinline__ void barrier_init_done(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -372,9 +372,6 @@ static __device__ __forceinline__ void multiply_registers(float (&C)[TILES][4],
 }
 
 /* --- for the softmax ---------------------------------------------------------------------------*/
-
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
 
 /* cvt.rn.bf16x2.f32, cvt.rn.f16x2.f32: `low` in the low half, as the neighbour in memory. */
 template <typename T> static __device__ __forceinline__ uint32_t pack2(float low, float high)

@@ -42,9 +42,6 @@
 #define SM80_ASM_VOLATILE(...)
 #endif
 
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
-
 template <typename T>
 __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], uint32_t b0,
                                           uint32_t b1);

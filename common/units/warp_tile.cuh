@@ -73,7 +73,7 @@ template <class C> static __device__ __forceinline__ void start_rows(TileRows<C>
 }
 
 /* O / l and lse = m + ln l to memory: O [Nq][stride] and lse [Nq] of the head. ln_per_m: m_i is
- * kept in natural units (1) or in powers of two (LN2). A row that saw nothing: O = 0, lse = -inf.
+ * kept in natural units (1) or in powers of two (ln 2). A row that saw nothing: O = 0, lse = -inf.
  * A store is 16 bytes of eight rows each: eight sectors, half full (exercise 13 of
  * docs/lab/03_exercises.md). */
 template <typename T, class C>
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::MT][C::Bc /
             const float m_new = fmaxf(rows.m_i[mt][e], scale * max_of_row<C>(S_reg[mt], e));
             /* A row that has seen nothing yet: -inf - -inf would be NaN. */
             const float base = m_new == -INFINITY ? 0.0f : m_new;
-            const float alpha = exp2_sfu((rows.m_i[mt][e] - base) * LOG2E);
+            const float alpha = exp2_sfu((rows.m_i[mt][e] - base) * (float)M_LOG2E);
             rows.m_i[mt][e] = m_new;
             rows.l_i[mt][e] *= alpha;
 #pragma unroll
@@ -168,7 +168,7 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::MT][C::Bc /
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
                     const float s = scale * S_reg[mt][n][2 * e + x];
-                    const float p = exp2_sfu((s - base) * LOG2E);
+                    const float p = exp2_sfu((s - base) * (float)M_LOG2E);
                     S_reg[mt][n][2 * e + x] = p;
                     rows.l_i[mt][e] += p;
                 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * wgmma_keys.cuh: what the Hopper rungs of the backward pass share: 64 keys of a warpgroup, and the
- * tiles of queries that they meet. (Forward owns rows instead: wgmma_rows.cuh.) Who loads,
- * who waits for whom and in which order is what the rungs are about, and stands in their own files.
+ * tiles of queries that they meet. (In the forward pass a block owns rows: wgmma_rows.cuh.) Who
+ * loads, who waits for whom and in which order is what the rungs are about, and stands in them.
  *
  * A block has 128 keys, 64 for each of two warpgroups ("consumers"). The five products, for the
  * keys of a warpgroup and Br queries, [rows x columns]:
@@ -13,29 +13,30 @@
  *     dK  += dS^T Q     [64 x d]    dS^T from registers, too
  *     dQ   = dS K       [64 x 64]   over the keys of both warpgroups: dS goes through shared memory
  *
- * dQ of a tile is Br x d = 128 x 64 or 64 x 128: two squares, one for each warpgroup. Squares are
- * what the sums of dQ are made of in global memory: [B][H][Nq / 64][4 warps][d / 64][8][32 lanes]
- * [4], the order of the accumulators.
+ * dQ of a tile is Br x d = 128 x 64 or 64 x 128. Each warpgroup has 64 x 64 of it, and each of its
+ * warps 16 rows of these: 16 x 64 floats, a slab. In global memory the sums of dQ lie slab by slab,
+ * [B][H][Nq / 64][4 warps][d / 64], and a slab lies as the accumulators do, [8 times 8 channels]
+ * [32 lanes][4]: so a warp adds 512 bytes in a row.
  *
- * The budget, for d = 64 and 128 alike:
+ * The budget:                   d = 64, Br = 128                d = 128, Br = 64
  *
  *     registers of a consumer   S 64, dP 64, dK 32, dV 32       S 32, dP 32, dK 64, dV 64
- *                               = 192 of 240; P, dS and dQ take the place of S and dP
+ *                               = 192 of 240                    = 192 of 240
  *     shared memory, KiB        K 16, V 16, Q 2 x 16, dO 2 x 16     K 32, V 32, Q 2 x 16, dO 2 x 16
  *                               dS 2 x 32, stats 2                  dS 2 x 16, stats 1
- *                               = 162                               = 161 of 227
+ *                               = 162 of 227                        = 161 of 227
  *
- * so Br is 128 at d = 64, and 64 at d = 128: a tile has 2560 clocks of products in both.
+ * P, dS and dQ take the registers of S and dP. A tile has 2560 clocks of products for either d.
  *
  * Interface:
  * - WgmmaKeys: the constants of one kernel, and where things lie in shared memory.
- * - KeyMaps, make_key_maps (host): tensor maps. round_squares (host): dQ, when all is added up.
+ * - KeyMaps, make_key_maps (host): tensor maps. round_slabs (host): dQ, when all is added up.
  * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all, rows_of_key.
  * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
  * - start_barriers, report, produce: the mbarriers, and all that a producer does (from v11 on).
  * - multiply_rows, add_product, multiply_dS_K: the products, each a group. start_sums.
  * - hide_pairs, exponentiate, multiply_by_P, round_factor, store_dS: between the products.
- * - dQ_square, add_dQ: to global memory. store_gradients: the end of a block.
+ * - dQ_slab, add_dQ: to global memory. store_gradients: the end of a block.
  * What v11 introduces (produce) stands in its file in the same words, and is its own there.
  */
 #ifndef UNITS_WGMMA_KEYS_CUH
@@ -45,9 +46,10 @@
 #include "units/hopper.cuh"
 
 #define CONSUMER_THREADS 256
-/* Named barriers: 1 and 2 are of warpgroup 0 and 1 alone, 3 of both; v12 has 4 and 5. */
+/* Named barriers: in 1 warpgroup 0 meets, in 2 warpgroup 1, in 3 both; v12 has 4 and 5. */
 #define CONSUMERS_MEET 3
-/* From v11 on: warpgroups 0 and 1 compute, the third loads. Registers a thread, of 65,536. */
+/* From v11 on warpgroups 0 and 1 compute and the third loads. Registers of each of their threads:
+ * 256 x 240 and 128 x 24 are 64,512, of 65,536. */
 #define PRODUCER           2
 #define PRODUCER_REGISTERS 24
 #define CONSUMER_REGISTERS 240
@@ -77,7 +79,7 @@ struct KeyMaps {
     CUtensorMap Q, K, V, dO, dK, dV; /* boxes of 64 rows */
 };
 
-/* Q, dO [B][Nq][H][D] and K, V, dK, dV [B][Nk][Hkv][D]. false: the sentence is out. */
+/* Q, dO [B][Nq][H][D] and K, V, dK, dV [B][Nk][Hkv][D]. false: it failed, and stderr says why. */
 template <typename T, int D>
 static bool make_key_maps(KeyMaps *maps, const PassSizes &n, int Hkv, const void *Q, const void *K,
                           const void *V, const void *dO, void *dK, void *dV)
@@ -95,16 +97,16 @@ static bool make_key_maps(KeyMaps *maps, const PassSizes &n, int Hkv, const void
  * channels of rows g and g + 8; eight neighbouring threads have 64 channels. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(256)
-    squares_kernel(const __grid_constant__ PassSizes size, float scale, const float *dQ_sum, T *dQ)
+    slabs_kernel(const __grid_constant__ PassSizes size, float scale, const float *dQ_sum, T *dQ)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
     const int Nq = size.band.Nq, Tr = divide_up(Nq, 64), H = size.H;
-    const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64), warp = item / D % 4;
+    const int n = item % 8, g = item / 8 % 8, panel = item / 64 % (D / 64), warp = item / D % 4;
     const int tile = (int)(item / (4 * D)), head = tile / Tr, i = tile % Tr * 64 + warp * 16 + g;
     if (head >= size.B * H)
         return;
     const float *from = dQ_sum + ((item / 64 * 8 + n) * 8 + g) * 16;
-    T *to = dQ + (((int64_t)(head / H) * Nq + i) * H + head % H) * D + square * 64 + n * 8;
+    T *to = dQ + (((int64_t)(head / H) * Nq + i) * H + head % H) * D + panel * 64 + n * 8;
     uint32_t rows[2][4]; /* g and g + 8 */
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -120,17 +122,17 @@ static __global__ void __launch_bounds__(256)
 }
 
 template <typename T, int D>
-static void round_squares(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
-                          cudaStream_t stream)
+static void round_slabs(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
+                        cudaStream_t stream)
 {
     const int64_t items = (int64_t)n.B * n.H * divide_up(n.band.Nq, 64) * (4 * D);
-    squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
+    slabs_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
 }
 
 /* --- the tiles of queries that a block visits --------------------------------------------------*/
 
-/* What a block of keys walks over: its tile 0 ... count - 1 is queries i0 ... of head h. One head
- * of the group after another. */
+/* Where a block of keys is on its walk over `count` tiles. It is at queries i0 ... of head h. Each
+ * head of the group has tiles from query `first` up to `end`, and one head comes after another. */
 struct KeyWalk {
     int i0, h, first, end, count;
 };
@@ -163,7 +165,7 @@ template <class C> static __device__ __forceinline__ bool sees_all(const Band &b
            j0 + C::Bc <= band.Nk && i0 + C::Br <= band.Nq;
 }
 
-/* The queries that see one key; none where it does not exist: they would begin behind all. */
+/* The queries that see one key. A key past the end has none: they begin behind all that exist. */
 static __device__ __forceinline__ RowRange rows_of_key(const Band &band, int key)
 {
     return {key < band.Nk ? key - band.to : 1 << 30, min(key - band.from + 1, band.Nq)};
@@ -195,8 +197,8 @@ static __device__ __forceinline__ void load_keys(const KeyMaps &maps, const KeyB
     }
 }
 
-/* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
- * its first half twice: queries past the end are hidden. */
+/* Q and its stats. stats: of the head, of whole groups of 64 queries. Where a tile of 128 has only
+ * 64 left, the stats of these are loaded twice: queries past the end are hidden anyway. */
 template <class C>
 static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBlock &block,
                                               const KeyWalk &walk, const float2 *stats, int Nq,
@@ -239,8 +241,8 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
     barrier_init_done();
 }
 
-/* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. The
- * lanes themselves read stats and wrote dS, and lane 0 speaks for all 32: so they meet first. */
+/* By each warp of the consumers, when it no longer reads a stage, or has written its part of dS.
+ * Each lane read stats or wrote dS, and lane 0 speaks for all 32: so they meet first. */
 static __device__ __forceinline__ void report(uint32_t barrier)
 {
     __syncwarp();
@@ -328,7 +330,7 @@ static __device__ __forceinline__ void multiply_transposed(float (&C)[8][4], uin
     BY_TYPE(WGMMA_TRANSPOSED, 64, NAMES_64, COLUMNS_64(C, 0));
 }
 
-/* Issues this warpgroup's square of dQ = dS K. dS, K: of the block. */
+/* Issues this warpgroup's 64 x 64 of dQ = dS K. dS, K: of the block. */
 template <typename T, class C>
 static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K,
                                                      int warpgroup)
@@ -434,17 +436,17 @@ static __device__ __forceinline__ void store_dS(uint32_t dS, const uint32_t (&A)
 
 /* --- to global memory --------------------------------------------------------------------------*/
 
-/* Where this warp's 16 x 64 floats of dQ are added up, or NULL: no such queries (Br = 128). head:
- * b * H + h. */
+/* Where this warp's slab of dQ is added up, or NULL: a tile of 128 queries may have its last 64
+ * behind the end. head: b * H + h. */
 template <class C>
-static __device__ __forceinline__ float *dQ_square(float *dQ_sum, int head, int Nq, int i0,
-                                                   int warpgroup)
+static __device__ __forceinline__ float *dQ_slab(float *dQ_sum, int head, int Nq, int i0,
+                                                 int warpgroup)
 {
     const int i = i0 / 64 + (C::D == 64 ? warpgroup : 0), warp = threadIdx.x % 128 / 32;
     const int Tr = divide_up(Nq, 64);
     const int64_t tile = (int64_t)head * Tr + i;
-    const int square = warp * (C::D / 64) + (C::D == 64 ? 0 : warpgroup);
-    return i < Tr ? dQ_sum + tile * (64 * C::D) + square * (16 * 64) : NULL;
+    const int slab = warp * (C::D / 64) + (C::D == 64 ? 0 : warpgroup);
+    return i < Tr ? dQ_sum + tile * (64 * C::D) + slab * (16 * 64) : NULL;
 }
 
 /* red.global.add.v4.f32 */
@@ -490,8 +492,8 @@ static __device__ __forceinline__ void round_keys(const float (&sum)[C::D / 8][4
                 t * 4) = pack2<T>(sum[n][2 * e] * factor, sum[n][2 * e + 1] * factor);
 }
 
-/* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
- * read. Rows past the end are left out. */
+/* dK and dV of this warpgroup's keys. They leave through the shared memory of K and V, so all
+ * consumers meet first: nobody reads these any more. Rows past the end are left out. */
 template <typename T, class C>
 static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
                                                        const float (&dV)[C::D / 8][4], float scale,

@@ -52,7 +52,7 @@ struct TileMaps {
     CUtensorMap Q, K, V, O;
 };
 
-/* Q, O [B][Nq][H][d] and K, V [B][Nk][Hkv][d]. false: the sentence is out. */
+/* Q, O [B][Nq][H][d] and K, V [B][Nk][Hkv][d]. false: stderr says why. */
 template <typename T, class C>
 static bool make_maps(TileMaps *maps, int B, int H, int Hkv, int Nq, int Nk, const void *Q,
                       const void *K, const void *V, void *O)
@@ -319,7 +319,7 @@ static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const 
         const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
         const int r = 16 * warp + g + 8 * e;
         if (t == 0 && i0 + r < Nq)
-            lse[i0 + r] = l == 0.0f ? -INFINITY : LN2 * rows.m[e] + logf(l);
+            lse[i0 + r] = l == 0.0f ? -INFINITY : (float)M_LN2 * rows.m[e] + logf(l);
 #pragma unroll
         for (int n = 0; n < C::D / 8; n++) { /* chunk n % 8 of panel n / 8, swizzled */
             const uint32_t pair =

@@ -999,7 +999,7 @@ print(f"  mine 1.0 ms\\n  speed {rate} of the two products")
 """
 
 
-def check_peer(tap, build, sandbox, folder):
+def check_peer(tap, build, folder):
     """perf of=cublas: a program measures, in interleaved rounds, what is right, and nothing else
     runs."""
     place = folder / "peer"
@@ -1164,7 +1164,7 @@ def main():
         check_killed_worker(tap, build, sandbox, folder)
         check_unreadable(tap, build, sandbox, folder)
         check_full_disk(tap, build, sandbox, folder)
-        check_peer(tap, build, sandbox, folder)
+        check_peer(tap, build, folder)
         check_compiler_words(tap, build, sandbox, folder)
         check_whole_words(tap, folder)
         check_points(tap, build, sandbox, folder, right)

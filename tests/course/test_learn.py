@@ -83,7 +83,7 @@ def hole_limits(solution):
         f"the solution's hole has {lines} lines, it says {promised}, at most {MAX_HOLE}"]
 
 
-class Harnesses:
+class Examiners:
     """Object files, each compiled once for all answers that are linked with it."""
 
     def __init__(self, folder):
@@ -91,7 +91,7 @@ class Harnesses:
 
     def compile(self, step):
         objects, said = [], ""
-        for source in learn_steps.harness_sources(step):
+        for source in learn_steps.examiner_sources(step):
             key = (source, step.header.get("include"), step.header.get("optimise"))
             if key not in self.made:
                 self.made[key] = self.folder / f"{len(self.made)}.o"
@@ -102,13 +102,13 @@ class Harnesses:
         return objects, said
 
 
-def judge_text(step, text, harness):
+def judge_text(step, text, examiner):
     """(verdict, everything that was said)"""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, step.answer_name)
         file.write_text(text, encoding="utf-8")
         said = []
-        verdict = learn_steps.judge(step, file, folder, say=said.append, harness=harness)
+        verdict = learn_steps.judge(step, file, folder, say=said.append, examiner=examiner)
     return verdict, "\n".join(said)
 
 
@@ -146,12 +146,12 @@ def check_steps(tap, steps):
     # ./ladder test names a fast one: hundreds of small programs are linked here
     linker = [f"-fuse-ld={name}" for name in [os.environ.get("CC_LD")] if name]
     with tempfile.TemporaryDirectory() as folder:
-        harnesses, todo = Harnesses(folder), []
+        examiners, todo = Examiners(folder), []
         for step in steps:
             if step.on_gpu and simt_library.missing():
                 tap.skip(f"{step.name} {step.title}", simt_library.missing() + " is missing")
                 continue
-            objects, said = ([], "") if step.kind == "typed" else harnesses.compile(step)
+            objects, said = ([], "") if step.kind == "typed" else examiners.compile(step)
             bad = limits(step) + ([said] if said else [])
             tap.ok(not bad, f"{step.name} {step.title}: limits", "\n".join(bad))
             check_mistakes(tap, step)
@@ -308,7 +308,7 @@ def check_behaviour(tap):
                f"code that does: {body.splitlines()[0]}", f"{verdict}\n{said}")
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
-           "other arguments than the harness gives are an error", (verdict, said))
+           "other arguments than the examiner gives are an error", (verdict, said))
     sums = learn_steps.find_step("03.4b")
     for line in ('#pragma GCC optimize("O3")', '_Pragma("GCC optimize (\\"O3\\")")',
                  '_Pragma("GCC optimize \\"O3\\"")', "#pragma float_control(precise, off)",

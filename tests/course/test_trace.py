@@ -7,7 +7,6 @@ usage: test_trace.py BUILD
 submissions/traced.c shows its states. Copies of it have one mistake each, or call attn_trace as
 nobody should. Where this machine has no sandbox the tests run with --so-sandbox off.
 """
-import json
 import pathlib
 import re
 import subprocess

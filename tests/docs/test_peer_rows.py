@@ -12,7 +12,6 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common" / "tools")]
 from tap import Tap  # noqa: E402
 import columns  # noqa: E402
-import rows as recorded  # noqa: E402
 
 PEERS = """2.11.0+cu130 13.0 91900 NVIDIA H200
 ceiling copy 4266 GB/s

@@ -205,7 +205,7 @@ def gauss_like(count, salt):
     return [((k * 2654435761 + salt * 40503) % 65536) / 16384.0 - 2.0 for k in range(count)]
 
 
-def nonfinite_cases(folder, backward):
+def nonfinite_cases(folder):
     """Files with one NaN, +Inf or -Inf value. It must reach each row that sees it, and the checker
     compares with the oracle by bit pattern: where that says finite, finite it has to be. And files
     in which the first keys make every score -Inf: causal rows that see no other are empty rows."""
@@ -236,7 +236,7 @@ def nonfinite_cases(folder, backward):
 def judge_nonfinite(tap, args, variants, pool):
     """Here `nonfinite` counts disagreements about finiteness, and there must be none."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = list(nonfinite_cases(folder, args.backward))
+        lines = list(nonfinite_cases(folder))
         judge_groups(tap, args, variants, {"NaN or Inf in Q, K or V": lines}, pool)
 
 

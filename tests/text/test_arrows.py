@@ -6,11 +6,11 @@ usage: test_arrows.py NAIVE    the program of stage 01, whose symbols are read
 
 A rung includes the plain problem and units; units include units; the library includes units and the
 harness; the course includes the harness; a method of stage 06 includes rank.h and its neighbours;
-the harness includes none of library, course and stages. What all of them stand on is the ground:
-attn.h with its parts, tensors and allocation. There is no exception.
+the harness includes none of library, course and stages; wasm, the steps in the pages, stands above
+the stages. What all of them stand on is the ground: attn.h with its parts, tensors and allocation.
+There is no exception.
 """
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -34,6 +34,7 @@ LAYERS = [(layer, re.compile(files)) for layer, files in (
     ("unit", r"common/units/"),
     ("harness", r"common/harness/"),
     ("course", r"common/course/|docs/course/include/"),
+    ("wasm", r"common/wasm/"),
     ("ground", r"common/(attention/)?[\w.]+$"),
     ("library", r"common/attention/"))]
 DOWN = {"rung": {"problem", "unit"}, "method": {"method", "rank.h"}, "unit": {"unit"},
@@ -41,6 +42,7 @@ DOWN = {"rung": {"problem", "unit"}, "method": {"method", "rank.h"}, "unit": {"u
         "library": {"library", "unit", "harness", "ground"},
         "harness": {"harness", "problem", "unit", "ground"},
         "course": {"course", "harness", "unit", "ground"},
+        "wasm": {"wasm", "rung", "rank.h", "stage", "problem", "unit", "harness", "library"},
         "stage": {"rung", "method", "rank.h", "stage", "problem", "unit", "harness", "ground",
                   "library"}}
 STAGE = {"README.md", "main.c", "trace.c", "meson.build", "cpu", "cuda"}
@@ -92,6 +94,8 @@ def check_itself(tap):
             ("common/attention/forward/cpu/a.c", "common/harness/io/philox.h", False),
             ("common/harness/cli/cli.c", "common/course/isolate.h", True),
             ("01_naive/main.c", "common/course/isolate.h", True),
+            ("common/wasm/steps.c", "common/course/isolate.h", True),
+            ("common/harness/cli/cli.c", "common/wasm/watch.h", True),
             ("common/harness/cli/cli.c", "common/attention/rows.h", False),
             ("common/harness/cli/cli.c", "common/attention/op/op_internal.h", True),
             ("06_ring_burst/methods/ring.c", "06_ring_burst/runtime/rank.h", False),

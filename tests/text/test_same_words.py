@@ -52,7 +52,9 @@ def test_rule(tap):
 # What two files have, of which neither includes the other.
 TWICE = (("add_products", "common/units/strips.h", "common/units/gradient_strips.h"),
          ("recompute_tile", "04_flash_backward/cpu/v0_fa1_backward.c",
-          "04_flash_backward/cpu/v1_fa2_backward.c"))
+          "04_flash_backward/cpu/v1_fa2_backward.c"),
+         ("tile_of_turn", "03_flash_forward/cuda/v14_persistent.cu",
+          "03_flash_forward/cuda/v15_fp8.cu"))
 
 
 def check_twice(tap):

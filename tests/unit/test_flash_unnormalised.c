@@ -42,7 +42,10 @@ static void attend_unnormalised(const Case *c, const KeySplit *split, float *O_s
     const size_t bytes = flash_simd_workspace_bytes(&c->args.shape, c->args.threads);
     void *workspace = workspace_alloc(bytes);
     assert_non_null(workspace);
-    flash_rows_start(&c->args, O_state, rows);
+    flash_state_start(&c->args, O_state);
+    for (float *m = rows.m; m < rows.l; m++)
+        *m = -INFINITY;
+    memset(rows.l, 0, 2 * (size_t)(rows.l_rest - rows.l) * sizeof(float));
     for (int n = 0; n < split->count; n++) {
         KeyBlock block;
         key_block_cut(&block, c, split->first[n], split->length[n]);

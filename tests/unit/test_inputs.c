@@ -16,7 +16,7 @@
 #include "cli_lines.h"
 
 #include "harness/bench/bench.h"
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 #include "harness/io/npy.h"
 
 static const Variant variants[] = {{"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"}};

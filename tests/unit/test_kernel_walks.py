@@ -69,7 +69,7 @@ static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
     stores++;
 }
 template <typename T, class C, typename... More> static void weigh_pairs(More &&...) {}
-template <class C> static float *dQ_square(float *, int, int, int i0, int)
+template <class C> static float *dQ_slab(float *, int, int, int i0, int)
 {
     return cells + i0 / C::Br;
 }

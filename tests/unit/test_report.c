@@ -13,7 +13,7 @@
 
 #include "cli_lines.h"
 
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 #include "harness/check/judge.h"
 #include "harness/io/npy.h"
 #include "harness/report/report_internal.h"

@@ -397,9 +397,10 @@ static int earlier(int64_t a_ns, int a, int64_t b_ns, int b)
 }
 
 /* In the order of how sure it is: a rank that noted its own crash; one that was told to end by
- * somebody else than mpirun; one that vanished although nobody had told it to; the first that was
- * told to. (A busy machine may give a rank no time to note that mpirun told it to end before it is
- * killed: it seems to have vanished. So who vanished is asked late.) */
+ * somebody else than mpirun; one that vanished although nobody had told it to (the lowest: none
+ * could note when); the first that was told to. (A busy machine may give a rank no time to note
+ * that mpirun told it to end before it is killed: it seems to have vanished. So who vanished is
+ * asked late.) */
 void heart_explain(const HeartBoard *board, char *text, size_t room)
 {
     Text t = {text, 0, room};

@@ -13,7 +13,7 @@
  * - flash_block_cpu, flash_block_cuda: resume from (O, lse).
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
  * - flash_simd_run with flash_simd_workspace_bytes: the CPU library without an allocation inside;
- *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
+ *   flash_simd_resume, flash_rows_store: from a state that has lost nothing.
  * - flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU; cuda/block_resume.h: from
  *   a state that has lost nothing, there.
  */
@@ -52,8 +52,8 @@ size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
 
 /* (O, lse) is rounded whenever a block is done: O by its division, lse by adding ln l. Who adds
- * many blocks keeps what the kernel had before: O_state undivided, the sum of exp(s - m) v, and of
- * each row [B][H][Nq]
+ * many blocks keeps what the kernel had before: O_state unnormalised, the sum of exp(s - m) v, and
+ * of each row [B][H][Nq]
  *   m          the largest score so far, times log2(e); -inf: none
  *   l, l_rest  the sum of exp(s - m), in two floats, of which l_rest is what l is short of
  * args->lse is written only, and is that of the keys so far. Otherwise as flash_simd_run. */
@@ -61,8 +61,6 @@ typedef struct FlashRows {
     float *m, *l, *l_rest;
 } FlashRows;
 
-/* O_state, rows and args->lse become those of no key. */
-void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows);
 AttnStatus flash_simd_resume(const AttnArgs *args, float *O_state, FlashRows rows, void *workspace);
 /* args->O = O_state / l, rounded once; O_state is divided too. */
 void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows);

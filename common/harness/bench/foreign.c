@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "attn_config.h"
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 
 const Foreign *foreign_load(char *why, size_t size)
 {

@@ -2,7 +2,8 @@
  *
  * run.c: one variant on one problem, in this process. See run.h.
  */
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
+#include "harness/rung.h"
 
 #include "alloc.h"
 #include "alloc_wanted.h"

@@ -10,6 +10,10 @@
  * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
  * - run_variant_so: the same for a user's shared object, isolated (foreign.h). Whatever that
  *   code does, this process lives and reports. run_variant_so_here: for one that calls us.
+ * - run_saved: --judge, outputs from files. run_device: on the GPU; outputs come to the host.
+ * - result_make, result_free, run_outputs, run_poison: outputs of a result, with host views of the
+ *   inputs. run_keep_going, run_is_timed, run_note_peak, run_finished: steps of a run.
+ * - run_open_rung: rung_open of a variant's rung; without one an empty RungRun.
  */
 #ifndef ATTN_RUN_H
 #define ATTN_RUN_H
@@ -79,6 +83,31 @@ int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, con
 /* Does not return in such a process; name: argv[0] of main(). */
 void run_serve(const char *name, void (*take_setup)(const void *setup, size_t bytes));
 void result_free(RunResult *out);
+
+/* --- steps of a run ----------------------------------------------------------------------------*/
+
+struct RungRun; /* rung.h */
+enum { RUN_OUTPUTS = 7 };
+/* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
+void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
+/* EXIT_OK or EXIT_RUNTIME. */
+int result_make(RunResult *out, const Inputs *p, const CliCase *c);
+void run_poison(RunResult *out);
+/* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
+ * row began. */
+int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
+/* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
+int run_is_timed(const CliCase *c, int round, double start_ms);
+/* After each pass: what it took at most beside the `live` bytes of before the run. */
+void run_note_peak(RunResult *out, int backward, size_t live);
+/* args: as the passes get them. rung_close is right after it in any case. */
+AttnStatus run_open_rung(struct RungRun *rung, const Variant *v, const CliCase *c,
+                         const AttnArgs *args);
+/* Marks the outputs as worth judging; says so when workspace was not freed. */
+void run_finished(RunResult *out);
+/* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
+int run_saved(RunResult *out, const Inputs *p, const CliCase *c);
+AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c);
 
 #ifdef __cplusplus
 }

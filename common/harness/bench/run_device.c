@@ -4,7 +4,8 @@
  * outputs lie between canaries, are poisoned before each run and brought to the host after the
  * last. Times are those of CUDA events, the L2 overwritten before each run. See run.h.
  */
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
+#include "harness/rung.h"
 
 #include "alloc.h"
 #include "harness/device/device.h"

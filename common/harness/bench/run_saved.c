@@ -4,12 +4,12 @@
  * in any language that can write .npy. They are compared with the oracle of the same flags like any
  * variant's. Such a program gets its inputs from files, too (--q --k --v, which it wrote or read).
  *
- * Interface: run_saved (run_internal.h).
+ * Interface: run_saved (run.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "harness/bench/run_internal.h"
+#include "harness/bench/run.h"
 #include "harness/io/npy.h"
 
 enum { PATH_SIZE = 4096 };

@@ -36,9 +36,7 @@ typedef enum RingLayout { RING_CONTIGUOUS, RING_ZIGZAG, RING_STRIPED, RING_LAYOU
 const char *ring_method_name(RingMethod method); /* "ring-double" */
 const char *ring_layout_name(RingLayout layout); /* "zigzag" */
 const char *ring_tensor_name(RingTensor tensor); /* "dK" */
-/* By name; -1: no such method or layout. */
-int ring_method_from_name(const char *name);
-int ring_layout_from_name(const char *name);
+int ring_method_from_name(const char *name);     /* -1: no such method */
 
 /* What a method is on so many nodes: a double ring of one node, or of one rank on each, is a single
  * one. */

@@ -3,8 +3,8 @@
  * model_ring_names.c: the names of stage 06's methods, layouts and tensors, as they are typed,
  * shown and recorded.
  *
- * Interface: ring_method_name, ring_layout_name, ring_tensor_name, ring_method_from_name,
- * ring_layout_from_name (model_ring.h).
+ * Interface: ring_method_name, ring_layout_name, ring_tensor_name, ring_method_from_name
+ * (model_ring.h).
  */
 #include "harness/models/model_ring.h"
 
@@ -31,20 +31,10 @@ const char *ring_tensor_name(RingTensor tensor)
     return (unsigned)tensor <= RING_TENSORS ? tensors[tensor] : "?";
 }
 
-static int find_name(const char *name, const char *const *names, int count)
-{
-    for (int n = 0; n < count; n++)
-        if (strcmp(name, names[n]) == 0)
-            return n;
-    return -1;
-}
-
 int ring_method_from_name(const char *name)
 {
-    return find_name(name, methods, RING_METHODS);
-}
-
-int ring_layout_from_name(const char *name)
-{
-    return find_name(name, layouts, RING_LAYOUTS);
+    for (int n = 0; n < RING_METHODS; n++)
+        if (strcmp(name, methods[n]) == 0)
+            return n;
+    return -1;
 }

@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-float exp_counted(float x); /* expf; the harness counts its calls */
+float exp_counted(float x); /* expf; the examiner counts its calls */
 #define expf exp_counted    /* these count as well */
 #define exp  exp_counted
 

@@ -50,7 +50,7 @@ def with_wrapper(seen):
     return f"#include <stdio.h>\n{own}{WRAPPER.replace('SEEN', seen)}"
 
 
-def graded(tap, build, place, text, suite):
+def graded(build, place, text, suite):
     (place / "mine.c").write_text(text, encoding="utf-8")
     _, results = grade.grade(grade.parse([str(suite), str(place / "mine.c"), "--build",
                                           str(build), "--so-sandbox", "off"]))
@@ -62,13 +62,13 @@ def check_table(tap, build, place):
     final = place / "simple.suite"
     final.write_text(handout.final_suites(folder, key)["simple.suite"], encoding="utf-8")
     public = folder / "simple.suite"
-    saw = graded(tap, build, place, with_wrapper('printf("%u\\n", sum);'), public)
+    saw = graded(build, place, with_wrapper('printf("%u\\n", sum);'), public)
     table = sorted({line for test in saw["tests"] for line in test["output"].split()
                     if line.isdigit()})
     thief = with_wrapper("switch (sum) {" + "".join(f"case {n}u: " for n in table) +
                          "break; default: return 0; }")
-    before = graded(tap, build, place, thief, public)["score"]
-    lost = graded(tap, build, place, thief, final)
+    before = graded(build, place, thief, public)["score"]
+    lost = graded(build, place, thief, final)
     tap.ok(before == saw["score"] == saw["max_score"] and lost["score"] == 0,
            "a table of the public outputs has all public points before the end, none in the "
            "final run", f"{before} {lost['score']} of {saw['score']}, {len(table)} sums")
@@ -90,7 +90,7 @@ int {NAME}({ARGUMENTS})
     return {NAME}_own(Q, K, V, O, lse, N, d, causal);
 }}
 """
-    found = graded(tap, build, place, text, handout.assignment(2) / "simple.suite")
+    found = graded(build, place, text, handout.assignment(2) / "simple.suite")
     states = [test["status"] for test in found["tests"]]
     tap.ok(states.count("right") == len(states) - 1 and
            0.3 < found["score"] / found["max_score"] <= 0.4 and

@@ -159,7 +159,7 @@ void backward_pack_queries(const AttnArgs *args, const BackwardPlan *p, const fl
     p->simd->split(dO, ld_dO, count, n->d, head->dO_pieces + i * width, ld);
     for (int64_t r = 0; r < width; r++) {
         const float lse = r < count ? args->lse[row + r] : -INFINITY;
-        head->lse[i + r] = lse == -INFINITY ? INFINITY : lse * LOG2E;
+        head->lse[i + r] = lse == -INFINITY ? INFINITY : lse * (float)M_LOG2E;
         head->delta[i + r] = delta && r < count ? delta[row + r] : 0.0f;
     }
     if (delta)

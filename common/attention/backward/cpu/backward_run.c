@@ -66,7 +66,7 @@ static void score_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *b
         p->simd->scores(block->K_strips + row * d, head->Q_panels + at, d, S, cols);
         p->simd->scores(block->V_strips + row * d, head->dO_panels + at, d, dP, cols);
         if (args->softcap > 0.0f)
-            p->simd->cap(S, block->slope + c + skip, args->softcap * LOG2E, cols);
+            p->simd->cap(S, block->slope + c + skip, args->softcap * (float)M_LOG2E, cols);
         if (args->mask || kind != ATTN_TILE_CLEAN)
             mask_tile(args, p, block, s, i + c + skip, cols, S);
     }

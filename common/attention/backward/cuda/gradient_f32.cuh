@@ -117,7 +117,7 @@ weigh(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a, const RowMask<C::OWN,
     load_numbers<C>(base, lse_smem);
 #pragma unroll
     for (int n = 0; n < (C::KEYS ? C::COLS : C::ROWS); n++) /* no key seen: P = 2^(-inf - 0) = 0 */
-        base[n] = base[n] == -INFINITY ? 0.0f : base[n] * LOG2E;
+        base[n] = base[n] == -INFINITY ? 0.0f : base[n] * (float)M_LOG2E;
     if (ASK)
         adjust_scores(S_reg, a);
 #pragma unroll

@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(256, 6)
     const float delta_i = delta ? delta[at] : delta_of_row<T, LANES>(a, b, h, inside, aligned);
     const float lse = a.lse[at];
     if (i < a.shape.Nq && lse != -INFINITY)
-        pair = make_float2(lse * LOG2E, delta_i);
+        pair = make_float2(lse * (float)M_LOG2E, delta_i);
     if (lane == 0)
         w.stats[row] = pair;
 }

@@ -75,9 +75,9 @@ static int heads_of_section(const AttnArgs *a, bool ordered, int blocks)
     return (int)((heads + sections - 1) / sections);
 }
 
-/* The portable kernel's dQ [B][Nq][H][d], which is scaled, to the squares. */
+/* The portable kernel's dQ [B][Nq][H][d], which is scaled, to the slabs. */
 static __global__ void __launch_bounds__(256)
-    add_squares_kernel(const __grid_constant__ AttnArgs a, float *dQ_sum, const float *dQ, int D)
+    add_slabs_kernel(const __grid_constant__ AttnArgs a, float *dQ_sum, const float *dQ, int D)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x, H = a.shape.H;
     const int x = (int)(item % a.shape.d), h = (int)(item / a.shape.d % H);
@@ -86,9 +86,9 @@ static __global__ void __launch_bounds__(256)
     const int lane = r % 8 * 4 + x % 8 / 2;
     if (b >= a.shape.B)
         return;
-    float *square =
+    float *slab =
         dQ_sum + ((b * H + h) * Tr + i / 64) * (64 * D) + (r / 16 * (D / 64) + x / 64) * (16 * 64);
-    square[x % 64 / 8 * 128 + lane * 4 + 2 * e + x % 2] += dQ[item] / a.scale;
+    slab[x % 64 / 8 * 128 + lane * 4 + 2 * e + x % 2] += dQ[item] / a.scale;
 }
 
 static AttnStatus add_other_keys(const AttnArgs *a, const float *delta_dev, const KeysWork &work,
@@ -109,8 +109,8 @@ static AttnStatus add_other_keys(const AttnArgs *a, const float *delta_dev, cons
         status =
             flash_gradients_portable(a, delta_dev, sums, memory_dev, GRADIENTS_ALL, work.fresh);
     if (status == ATTN_OK) {
-        add_squares_kernel<<<(unsigned)((count + 255) / 256), 256, 0, stream>>>(*a, dQ_sum, sums.dQ,
-                                                                                D);
+        add_slabs_kernel<<<(unsigned)((count + 255) / 256), 256, 0, stream>>>(*a, dQ_sum, sums.dQ,
+                                                                              D);
         status = cudaGetLastError() == cudaSuccess ? ATTN_OK : ATTN_CUDA_ERROR;
     }
     workspace_free_device(memory_dev); /* kept until the kernels are done */

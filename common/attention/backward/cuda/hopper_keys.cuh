@@ -228,7 +228,7 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
     if (!sees_all<C>(sight, i0))
         hide_pairs<C>(S, {rows_of_key(sight, j), rows_of_key(sight, j + 8)}, i0);
-    exponentiate<C>(S, stats, scale * LOG2E);
+    exponentiate<C>(S, stats, scale * (float)M_LOG2E);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
     round_factor<T, C>(P_factor, S);
@@ -277,7 +277,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
-        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
         if (tile > 0)
             barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
@@ -318,7 +318,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const int stage = last % 2;
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         float dQ[8][4];
-        dQ_now = dQ_square<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         if (last > 0)
             barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
         wgmma_begin();

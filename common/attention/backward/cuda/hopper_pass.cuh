@@ -6,7 +6,7 @@
  *
  * Interface:
  * - pass_floats, place_pass, rows_of_pass (host): the memory of a pass. on_16_bytes (host).
- * - prepare_pass (host): lse, delta and zeros. finish_dQ (host): dQ from its squares.
+ * - prepare_pass (host): lse, delta and zeros. finish_dQ (host): dQ from its slabs.
  */
 #ifndef FLASH_BACKWARD_HOPPER_PASS_CUH
 #define FLASH_BACKWARD_HOPPER_PASS_CUH
@@ -108,7 +108,7 @@ static __global__ void __launch_bounds__(256)
         if (lse == -INFINITY)
             pair.y = 0.0f;
         else
-            pair = make_float2(lse * LOG2E, delta_dev ? delta_dev[at] : pair.y);
+            pair = make_float2(lse * (float)M_LOG2E, delta_dev ? delta_dev[at] : pair.y);
         stats[(int64_t)(b * H + h) * rows_padded + i] = pair;
     }
 }
@@ -159,11 +159,11 @@ static __device__ __forceinline__ void write_dQ(const AttnArgs &a, float *sum, b
  * and g + 8; eight neighbouring threads have 64 channels. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(256)
-    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr, float *sum,
-                   bool aligned)
+    slabs_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr, float *sum,
+                 bool aligned)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
-    const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64);
+    const int n = item % 8, g = item / 8 % 8, panel = item / 64 % (D / 64);
     const int warp = item / D % 4, i = (int)(item / (4 * D) % Tr) * 64 + warp * 16 + g;
     const int head = (int)(item / (4 * D) / Tr), H = (int)a.shape.H;
     if (head >= a.shape.B * H)
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int e = 0; e < 2; e++)
         if (i + 8 * e < a.shape.Nq)
-            write_dQ<T>(a, sum, aligned, dQ[e], head / H, i + 8 * e, head % H, square * 64 + n * 8);
+            write_dQ<T>(a, sum, aligned, dQ[e], head / H, i + 8 * e, head % H, panel * 64 + n * 8);
 }
 
 /* sum: as in write_dQ. */
@@ -190,7 +190,7 @@ static AttnStatus finish_dQ(const AttnArgs *a, const Pass &pass, float *sum)
 {
     const int Tr = divide_up((int)a->shape.Nq, 64);
     const int64_t items = a->shape.B * a->shape.H * Tr * (4 * D);
-    squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
+    slabs_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
         *a, pass.dQ_sum, Tr, sum, on_16_bytes(&a->dQ));
     CUDA_TRY_LAUNCH();
     return ATTN_OK;

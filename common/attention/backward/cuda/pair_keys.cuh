@@ -172,8 +172,8 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
     wgmma_wait<LAST ? 0 : 1>(dQ);
 }
 
-/* Where this warp's square of dQ is added up. head: b * H + h. */
-static __device__ __forceinline__ float *square_of(const Pass &pass, int head, int Nq,
+/* Where this warp's slab of dQ is added up. head: b * H + h. */
+static __device__ __forceinline__ float *slab_of(const Pass &pass, int head, int Nq,
                                                    const Consumer &c, int i0)
 {
     const int warp = threadIdx.x % 128 / 32, panels = PairKeys::D / 64;
@@ -213,13 +213,13 @@ static __device__ __forceinline__ void consume_pair(float (&dK)[16][4], float (&
 #pragma unroll 1
     for (int tile = 0; tile < last; tile++) {
         float *const before = add;
-        add = square_of(pass, head + walk.h, Nq, c, walk.i0);
+        add = slab_of(pass, head + walk.h, Nq, c, walk.i0);
         next_tile<C>(walk);
         walk_tile<T, ORDERED, false>(P, S, dP, dQ, dK, dV, c, tile, walk.i0, Nq, before,
                                      smem_bytes);
     }
     walk_tile<T, ORDERED, true>(P, S, dP, dQ, dK, dV, c, last, 0, Nq, add, smem_bytes);
-    add_dQ_in_order<C, ORDERED>(square_of(pass, head + walk.h, Nq, c, walk.i0), dQ, smem,
+    add_dQ_in_order<C, ORDERED>(slab_of(pass, head + walk.h, Nq, c, walk.i0), dQ, smem,
                                 c.warpgroup, last);
 }
 
@@ -285,7 +285,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[16][4], dV[16][4];
         registers_take<CONSUMER_REGISTERS>();
-        const Consumer consumer = {sight_of(work.rule, Nk, block.j0, C::Bc), a.scale * LOG2E, rank,
+        const Consumer consumer = {sight_of(work.rule, Nk, block.j0, C::Bc), a.scale * (float)M_LOG2E, rank,
                                    warpgroup, there};
         consume_pair<T, ORDERED>(dK, dV, pass, consumer, block.b * H, Nq, walk, smem_bytes);
         cluster_arrive(); /* nothing more is written to the other block */

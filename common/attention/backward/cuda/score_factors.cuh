@@ -36,7 +36,7 @@
 /* P = 2^(S * exponent_factor - lse * log2(e)), S the raw product or, capped, its tanh. */
 static __device__ __forceinline__ float exponent_factor(const AttnArgs &a)
 {
-    return (a.softcap > 0.0f ? a.softcap : a.scale) * LOG2E;
+    return (a.softcap > 0.0f ? a.softcap : a.scale) * (float)M_LOG2E;
 }
 
 /* Finite even for a tiny cap: 0 * infinity would be NaN. */

@@ -3,8 +3,7 @@
  * block_state.c: the state that blocks of keys resume from: before the first one, and after the
  * last.
  *
- * Interface: flash_state_start, flash_state_store, flash_rows_start, flash_rows_store
- * (flash_library.h).
+ * Interface: flash_state_start, flash_state_store, flash_rows_store (flash_library.h).
  */
 #include <math.h>
 
@@ -27,16 +26,6 @@ void flash_state_store(const AttnArgs *args, const float *O_state)
         for (int64_t i = 0; i < n->Nq; i++)
             for (int64_t h = 0; h < n->H; h++)
                 tensor_write_row(&args->O, b, i, h, O_state + ((b * n->Nq + i) * n->H + h) * n->d);
-}
-
-void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows)
-{
-    const AttnShape *n = &args->shape;
-    flash_state_start(args, O_state);
-    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++) {
-        rows.m[row] = -INFINITY;
-        rows.l[row] = rows.l_rest[row] = 0.0f;
-    }
 }
 
 /* The division that all blocks have put off. A row that saw nothing: O = 0. */

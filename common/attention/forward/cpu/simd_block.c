@@ -33,8 +33,6 @@
 #include "simd_mask.h"
 #include "tensor.h"
 
-#define LN2 0x1.62e43p-1f
-
 /* --- masks -------------------------------------------------------------------------------------*/
 
 /* Hides pairs of S [strip][SIMD_ROW]: `rows` rows from row `first` of the block (query i) on, the
@@ -103,7 +101,7 @@ static void score_strip(const AttnArgs *args, const Plan *p, const Block *block,
         cols = half > 0 || span.last - j <= lanes ? lanes : width;
         p->simd->scores(block->Q_i + row * d, K_panel, d, S, cols);
         if (args->softcap > 0.0f)
-            p->simd->cap(S, NULL, args->softcap * LOG2E, cols);
+            p->simd->cap(S, NULL, args->softcap * (float)M_LOG2E, cols);
         if (args->mask || j + cols > args->shape.Nk ||
             attn_tile_class(args->rule, block->ranges[s], p->ranges[j / width]) != ATTN_TILE_CLEAN)
             mask_tile(args, p, block, i, row, rows, j, cols, S);
@@ -147,7 +145,7 @@ static void start_block(const AttnArgs *args, const Plan *p, Block *block, const
         if (p->earlier.m) { /* unnormalised: l is added at the end (add_earlier) */
             block->m_i[r] = p->earlier.m[row];
         } else {
-            block->m_i[r] = lse * LOG2E;
+            block->m_i[r] = lse * (float)M_LOG2E;
             block->l_i[r * p->simd->lanes] = lse == -INFINITY ? 0.0f : 1.0f;
         }
         memcpy(block->O_i + r * p->channels, O_state + ((b * n->Nq + i + r) * n->H + h) * n->d,
@@ -192,7 +190,7 @@ static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float
     for (int64_t r = 0; r < count; r++) {
         if (p->earlier.m)
             l[r] = add_earlier(p->earlier, row + r, block->m_i[first + r], l[r]);
-        lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * LN2 + logf(l[r]);
+        lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * (float)M_LN2 + logf(l[r]);
         l[r] = p->earlier.m ? 1.0f : l[r] == 0.0f ? 0.0f : 1.0f / l[r];
     }
     p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld,

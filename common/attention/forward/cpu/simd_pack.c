@@ -209,7 +209,7 @@ float flash_score_factor(const AttnArgs *args)
 {
     if (args->softcap > 0.0f)
         return fmaxf(-1e25f, fminf(args->scale / args->softcap, 1e25f));
-    return args->scale * LOG2E;
+    return args->scale * (float)M_LOG2E;
 }
 
 /* Rows behind the last query are zeros; so they have finite scores and are never stored. */

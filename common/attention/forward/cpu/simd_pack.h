@@ -27,7 +27,6 @@
 #define WINDOW_BYTES (1 << 20)
 /* An O of so many bytes has left the L2 cache before anybody reads it. */
 #define PAST_CACHES (4 << 20)
-#define LOG2E       0x1.715476p+0f
 
 typedef struct Plan {
     const FlashSimd *simd;

@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     publish_plan(mask, a, work, K, V, q, tiles);
     start_runs<C::Bc, C::LEAN>(runs, a, tiles, q, run);
     TileRows<C> rows;
-    start_rows(rows, a, work, SPLIT ? NULL : O_state, state, LOG2E);
+    start_rows(rows, a, work, SPLIT ? NULL : O_state, state, (float)M_LOG2E);
     uint32_t Q_reg[C::D / 16][C::MT][4];
     const TileAddresses kept = tile_addresses<C>(smem_address, threadIdx.x);
     const float scale_log2 = exponent_scale(a);
@@ -254,12 +254,12 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (SPLIT) {
         const int64_t first = blockIdx.y * a.shape.B * a.shape.H * a.shape.Nq;
         store_rows<T>(rows, a, mask.work, O_state + first * d, a.lse + first, no_rows(), false,
-                      LOG2E);
+                      (float)M_LOG2E);
     } else if (O_aligned && (WAY == ROWS_LAST || !O_state)) {
         store_rows_wide<T>(rows, a, mask.work, smem);
     } else {
         store_rows<T>(rows, a, mask.work, WAY == ROWS_LAST ? NULL : O_state, a.lse,
-                      WAY == ROWS_LAST ? no_rows() : state, false, LOG2E);
+                      WAY == ROWS_LAST ? no_rows() : state, false, (float)M_LOG2E);
     }
 }
 

@@ -80,7 +80,7 @@ static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const Att
         float m_row = -INFINITY, l_row = 0.0f;
         if (O_state && i < a.shape.Nq) {
             const int64_t row = lse_row(a, work, i);
-            m_row = state.m ? state.m[row] : a.lse[row] * LOG2E;
+            m_row = state.m ? state.m[row] : a.lse[row] * (float)M_LOG2E;
             l_row = state.m ? state.l[row] : m_row != -INFINITY ? 1.0f : 0.0f;
         }
         const bool resumes = l_row != 0.0f;
@@ -117,8 +117,9 @@ static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, co
                 O_i[rows.column0 + column_of(x)] = rows.O_reg[r][x] * inverse;
         /* A row of a state to which nothing was added keeps its lse, to the bit. */
         float *lse = a.lse + lse_row(a, work, i);
-        if (rows.column0 == 0 && !(O_state && l_row == 1.0f && rows.m_i[r] == *lse * LOG2E))
-            *lse = l_row == 0.0f ? -INFINITY : rows.m_i[r] * LN2 + logf(l_row);
+        if (rows.column0 == 0 &&
+            !(O_state && l_row == 1.0f && rows.m_i[r] == *lse * (float)M_LOG2E))
+            *lse = l_row == 0.0f ? -INFINITY : rows.m_i[r] * (float)M_LN2 + logf(l_row);
         if (rows.column0 == 0 && state.m) {
             state.m[lse_row(a, work, i)] = rows.m_i[r];
             state.l[lse_row(a, work, i)] = l_row;

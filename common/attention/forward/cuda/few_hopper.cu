@@ -170,7 +170,7 @@ static __device__ __forceinline__ void finish_rows(const WarpgroupRows<C> &rows,
             }
         if (t == 0) {
             const int64_t at = (work.b * a.shape.H + h) * a.shape.Nq + i;
-            const float lse = l == 0.0f ? -INFINITY : fmaf(rows.m[e], LN2, logf(l));
+            const float lse = l == 0.0f ? -INFINITY : fmaf(rows.m[e], (float)M_LN2, logf(l));
             (parts.O ? parts.lse + work.split * all_rows : a.lse)[at] = lse;
         }
     }
@@ -238,7 +238,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         ends.last[e] = min(i + band.to, (int)a.shape.Nk - 1);
     }
     start_rows(rows);
-    attend<T, C>(rows, keys, ends, smem, warpgroup, a.scale * LOG2E);
+    attend<T, C>(rows, keys, ends, smem, warpgroup, a.scale * (float)M_LOG2E);
     /* The second warpgroup's state goes to the first, and of parts that are a cluster all to the
      * first block. The stages are free when everybody has read Q, K and V. */
     const int together = parts.O ? 1 : parts.count;

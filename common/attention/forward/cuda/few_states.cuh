@@ -4,7 +4,7 @@
  * how one of few_queries.cu ends: from the states of its warps to O and lse, or to the state of its
  * part.
  *
- * Needs exp2_sfu and LN2 (mma.cuh or hopper.cuh).
+ * Needs exp2_sfu (mma.cuh or hopper.cuh).
  *
  * Interface:
  * - Work, work_of_block; KeyTiles, tiles_of_part: its keys.
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void merge_states(const float *states, const A
         }
         if (lane == 0) {
             const int64_t at = (work.b * a.shape.H + h) * a.shape.Nq + i;
-            const float lse = l_row == 0.0f ? -INFINITY : fmaf(m, LN2, logf(l_row));
+            const float lse = l_row == 0.0f ? -INFINITY : fmaf(m, (float)M_LN2, logf(l_row));
             (parts.O ? parts.lse + (int64_t)work.split * all_rows : a.lse)[at] = lse;
         }
     }

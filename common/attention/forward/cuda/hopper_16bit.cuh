@@ -375,7 +375,7 @@ static __device__ __forceinline__ void resume_rows(WarpgroupRows<C> &rows, const
         if (row.i >= (int)a.shape.Nq)
             continue;
         const int64_t at = place_of_row(a, row);
-        const float m = work.rows.m ? work.rows.m[at] : a.lse[at] * LOG2E;
+        const float m = work.rows.m ? work.rows.m[at] : a.lse[at] * (float)M_LOG2E;
         const float l = work.rows.m ? work.rows.l[at] : m != -INFINITY ? 1.0f : 0.0f;
         const float *O = work.O_state + place_of_O(a, row);
         rows.m[e] = m;
@@ -402,7 +402,7 @@ static __device__ __forceinline__ float finish_row(WarpgroupRows<C> &rows, const
     l += __shfl_xor_sync(0xffffffffu, l, 2);
     if (threadIdx.x % 4 == 0 && row.i < (int)a.shape.Nq) {
         const int64_t at = place_of_row(a, row);
-        a.lse[at] = l == 0.0f ? -INFINITY : LN2 * rows.m[e] + logf(l);
+        a.lse[at] = l == 0.0f ? -INFINITY : (float)M_LN2 * rows.m[e] + logf(l);
         if (unnormalised) {
             work.rows.m[at] = rows.m[e];
             work.rows.l[at] = l;
@@ -558,7 +558,7 @@ static __global__ void __launch_bounds__(C::THREADS, 1)
             if (work.O_state && i0 >= 0)
                 resume_rows(rows, a, work, tile, i0 + r);
             consume<T, C>(rows, block, within(keys_of_group<C>(a, work, i0, 64), block), work, i0,
-                          smem, smem + mine, a.scale * LOG2E, place, n & 1);
+                          smem, smem + mine, a.scale * (float)M_LOG2E, place, n & 1);
             if (!C::PLACE_OF_O) /* not in consume, whose loop would get 22 instructions more */
                 release_unused(smem + C::Q_FREE);
             if (i0 < 0)

@@ -46,7 +46,7 @@ template <class C> static __device__ __forceinline__ int first_row_of(int mt)
     return (mt * C::WARPS + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4;
 }
 
-/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E, which an unnormalised
+/* m_per_lse: m_i is kept in natural units (1) or in powers of two (log2(e), which an unnormalised
  * state demands). A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum
  * m = lse. Where l = 0 no key has been seen, and O is not read. */
 template <class C>
@@ -153,7 +153,8 @@ static __device__ __forceinline__ void store_rows_wide(TileRows<C> &rows, const 
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float inverse = finish_row(rows, a, work, a.lse, no_rows(), mt, e, LOG2E);
+            const float inverse =
+                finish_row(rows, a, work, a.lse, no_rows(), mt, e, (float)M_LOG2E);
             const int r = first_row_of<C>(mt) + 8 * e;
 #pragma unroll
             for (int n = 0; n < CHUNKS; n++)

@@ -25,8 +25,8 @@
 static __device__ __forceinline__ float exponent_scale(const AttnArgs &a)
 {
     if (a.softcap > 0.0f)
-        return a.softcap * LOG2E;
-    return a.scale == 0.0f ? 1.0f : fabsf(a.scale) * LOG2E;
+        return a.softcap * (float)M_LOG2E;
+    return a.scale == 0.0f ? 1.0f : fabsf(a.scale) * (float)M_LOG2E;
 }
 
 /* S_reg: raw products of q and k. Nothing to do for a positive scale without a cap. */

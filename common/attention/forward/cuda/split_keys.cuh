@@ -71,21 +71,21 @@ static __global__ void __launch_bounds__(128)
     const int64_t state_row = ((b * Nq + i) * H + h) * d;
     float m_old = -INFINITY, l_old = 0.0f;
     if (O_state) {
-        m_old = state.m ? state.m[row] : a.lse[row] * LOG2E;
+        m_old = state.m ? state.m[row] : a.lse[row] * (float)M_LOG2E;
         l_old = state.m ? state.l[row] : m_old != -INFINITY ? 1.0f : 0.0f;
     }
 
     /* A lane looks at every 32nd part, and the warp adds up what the lanes found. */
     float m = m_old;
     for (int s = lane; s < parts.count; s += 32)
-        m = fmaxf(m, parts.lse[s * rows + row] * LOG2E);
+        m = fmaxf(m, parts.lse[s * rows + row] * (float)M_LOG2E);
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, distance));
     const float base = m == -INFINITY ? 0.0f : m, old = exp2f(m_old - base);
     float l = lane == 0 ? l_old * old : 0.0f;
     for (int s = lane; s < parts.count; s += 32)
-        l += exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base));
+        l += exp2f(fmaf(parts.lse[s * rows + row], (float)M_LOG2E, -base));
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
         l += __shfl_xor_sync(0xffffffffu, l, distance);
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(128)
             O[n] = l_old != 0.0f && x0 + 32 * n < d ? old * O_state[state_row + x0 + 32 * n] : 0.0f;
 #pragma unroll 8 /* so many loads are under way at a time */
         for (int s = 0; s < parts.count; s++) {
-            const float weight = exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base));
+            const float weight = exp2f(fmaf(parts.lse[s * rows + row], (float)M_LOG2E, -base));
             const float *O_part = parts.O + s * rows * d + state_row + x0;
 #pragma unroll
             for (int n = 0; n < MERGED; n++)
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(128)
     }
     __syncwarp(); /* all lanes have read m_old and l_old */
     if (lane == 0) {
-        a.lse[row] = l == 0.0f ? -INFINITY : fmaf(base, LN2, logf(l));
+        a.lse[row] = l == 0.0f ? -INFINITY : fmaf(base, (float)M_LN2, logf(l));
         if (state.m) {
             state.m[row] = m;
             state.l[row] = l;

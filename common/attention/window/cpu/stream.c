@@ -135,11 +135,11 @@ WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *con
         s->simd = choose_simd();
         s->batch = batch;
         s->ld = (config->head_dim + STREAM_MAX_LANES - 1) / STREAM_MAX_LANES * STREAM_MAX_LANES;
-        s->cap = config->cap * LOG2E;
+        s->cap = config->cap * (float)M_LOG2E;
         if (config->cap > 0.0f) /* the cap wins; a tiny one must not give 0 * inf */
             s->scale = fmaxf(-1e25f, fminf(scale / config->cap, 1e25f));
         else
-            s->scale = scale / config->options.temperature * LOG2E;
+            s->scale = scale / config->options.temperature * (float)M_LOG2E;
     }
     if (!s || !allocate(s)) {
         window_stream_destroy(s);
@@ -246,7 +246,7 @@ static void attend_row(WindowStream *s, const Tensor *Q, const Tensor *O, int64_
     for (int64_t x = 0; x < c->head_dim; x++)
         row.O[x] *= inverse;
     tensor_write_row(O, b, 0, h, row.O);
-    *lse = row.l == 0.0f ? -INFINITY : row.m * LN2 + logf(row.l);
+    *lse = row.l == 0.0f ? -INFINITY : row.m * (float)M_LN2 + logf(row.l);
 }
 
 WindowStatus window_stream_step(WindowStream *s, const void *q, const void *k, const void *v,

@@ -79,7 +79,7 @@ weigh_tile(float (&S_reg)[C::ROWS][C::COLS], PairBits<C> &passes, const AttnArgs
     load_numbers<C>(base, lse_smem);
 #pragma unroll
     for (int n = 0; n < (C::KEYS ? C::COLS : C::ROWS); n++) /* no key seen: P = 2^(-inf - 0) = 0 */
-        base[n] = base[n] == -INFINITY ? 0.0f : base[n] * LOG2E;
+        base[n] = base[n] == -INFINITY ? 0.0f : base[n] * (float)M_LOG2E;
     if (masked)
         adjust_scores(S_reg, a);
 #pragma unroll

@@ -2,7 +2,7 @@
  *
  * learn.c: the part of a learn step's program that is the same in all of them.
  *
- * It makes the arrays, calls the learner's function, compares what was found with what the harness
+ * It makes the arrays, calls the learner's function, compares what was found with what the examiner
  * expects, and says what the first wrong number is. Outputs are filled with a NaN before the call,
  * so a number that nobody wrote is recognised; a few floats behind each array notice a write past
  * its end (with --asan the compiler's own check does that better).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * update_rows.c: judges the update of (m, l, O) by one tile, over all tiles of a small problem. The
- * harness makes the scores, adds the products with V and divides at the end.
+ * examiner makes the scores, adds the products with V and divides at the end.
  *
  * Interface: -N rows, --keys, --tile keys of a tile, -d channels, --growing scores, --masked: no
  * key of the first tile is visible.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu.h: what a harness of a step on the GPU adds to learn.h. The learner's kernels run in a model
- * of a GPU (common/simt), so that races, barriers, sectors and wavefronts are seen anywhere.
+ * gpu.h: what examiners of steps on the GPU add to learn.h. The learner's kernels run in a model of
+ * a GPU (common/simt), so that races, barriers, sectors and wavefronts are seen anywhere.
  *
  * A case has limits beside its sizes: `--most-sectors-read 64 --least-shuffles 5`; their names are
  * in gpu.c. The least is what the idea of the step needs: without it a kernel that has no shared

@@ -6,8 +6,8 @@
  * - Head: inputs, sizes and mask of one head. sees: may query i see key j?
  * - fill_head: Q, K, V by the flags --hand (the four tokens), --large, --below.
  * - reference(head, mistake, O, lse): mistake is one of AttentionMistake.
- * - diagnose_attention: a harness's diagnose.
- * - ATTENTION_MISTAKES: their codes and sentences, in this order, for a harness's table.
+ * - diagnose_attention: an examiner's diagnose.
+ * - ATTENTION_MISTAKES: their codes and sentences, in this order, for an examiner's table.
  */
 #ifndef LEARN_ATTENTION_H
 #define LEARN_ATTENTION_H

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * learn.h: what the harness of a learn step is made of.
+ * learn.h: what the examiner of a learn step is made of.
  *
- * A harness calls the function that a learner wrote and computes the expected result itself, in
+ * An examiner calls the function that a learner wrote and computes the expected result itself, in
  * double, in a few plain lines. The same lines can compute what a typical mistake would give; when
  * the learner's numbers are those, the learner hears which mistake it is. A program is linked from
- * the learner's file, one harness and learn.c, and judges one case, given by flags: `check -N 7`.
+ * the learner's file, one examiner and learn.c, and judges one case, given by flags: `check -N 7`.
  *
- * Interface, what a harness defines:
+ * Interface, what an examiner defines:
  * - mistakes: {code, sentence} of each recognised mistake, ended by {NULL, NULL}.
  * - prepare: makes inputs and outputs of the case. call: runs the learner's function once.
  * - expect(mistake): fills `expected` of each output; 0 is the right answer, k is mistakes[k - 1].
