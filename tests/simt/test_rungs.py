@@ -40,7 +40,7 @@ def words_of(case):
 
 
 def cases_of(stage, path, dtypes):
-    heads = rungs.head_dims(rungs.registration(path)) if path else ["64", "128"]
+    heads = rungs.head_dims(rungs.registration(path)) if path else ["64", "128", "8", "200"]
     table = {"dtype": dtypes, "d": heads, "N": ["64", "160", "256"], "mask": list(MASKS),
              "heads": ["own", "shared"], "schedule": ["late", "early", "random"]}
     cases = pairs(table)

@@ -58,8 +58,8 @@ static bool readable(const Tensor *t)
     return (uintptr_t)t->data % 16 == 0;
 }
 
-/* Boxes of 64 rows. whole: all panels, as in make_tile_map; else [channels], row, 1, head, batch, and
- * a box for each panel. */
+/* Boxes of 64 rows. whole: all panels, as in make_tile_map; else [channels], row, 1, head, batch,
+ * and a box for each panel. */
 static AttnStatus make_map(CUtensorMap *map, Tensor t, bool whole)
 {
     for (int n = 0; n < 3; n++)
@@ -84,9 +84,10 @@ static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
     AttnStatus status = ATTN_OK;
     maps->copies = a->shape.d == D ? 1 : D / PANEL;
-    for (int t = 0; t < (sums ? 4 : 6) && status == ATTN_OK; t++)
-        status =
-            make_map(map[t], *tensors[t], maps->copies == 1 && !(D == 256 && (t == 0 || t == 3)));
+    for (int t = 0; t < (sums ? 4 : 6) && status == ATTN_OK; t++) {
+        const bool halved = D == 256 && (tensors[t] == &a->Q || tensors[t] == &a->dO);
+        status = make_map(map[t], *tensors[t], a->shape.d == D && !halved);
+    }
     return status;
 }
 
