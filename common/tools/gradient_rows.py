@@ -5,10 +5,10 @@
     gradient_rows.py PROGRAM [--device cpu|cuda]        rows on stdout
 
 PROGRAM (flash_backward) computes the gradients of --bundled=causal with every variant of the device
-in every dtype that the variant takes; in float16 once as they are and once with the loss, and so
-dO, multiplied by 2^16, the usual cure for gradients that float16 cannot hold. A row is the
-program's own, judged by its oracle, with four things added: the loss scale, how much of dO the
-dtype makes zero or subnormal, and how far the rows of dQ, dK, dV are from those in float32.
+that takes its d, in every dtype that the variant takes; in float16 once as they are and once with
+the loss, and so dO, multiplied by 2^16, the usual cure for gradients that float16 cannot hold. A
+row is the program's own, judged by its oracle, with four things added: the loss scale, how much of
+dO the dtype makes zero or subnormal, and how far the rows of dQ, dK, dV are from those in float32.
 
 Interface:
 - underflow(values): shares of the values that float16 makes zero, and subnormal.
@@ -29,9 +29,11 @@ import sys
 import tempfile
 
 import npy_small
+import rungs
 import tool
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+STAGE = DATA.parent.parent / "04_flash_backward"
 GRADIENTS = ("dQ", "dK", "dV")
 LOST = 0.1
 # dtype and loss scale; the first is what the others are compared with
@@ -66,10 +68,12 @@ def write_scaled(path, scale):
 
 
 def variants_of(program, device):
-    """[(name, dtypes)] of --list."""
+    """[(name, dtypes)] of --list, without rungs for d = 256 alone."""
     out = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
     listed = [line.split() for line in tool.lines_of(out)]
-    return [(row[0], row[2].split(",")) for row in listed if row[1] == device]
+    wide = [name for _, name, path in rungs.listed(STAGE / "main.c")
+            if rungs.head_dims(rungs.registration(path)) == ["256"]]
+    return [(row[0], row[2].split(",")) for row in listed if row[1] == device and row[0] not in wide]
 
 
 def run(program, folder, words):
