@@ -56,19 +56,18 @@ Memory *memory_of(uintptr_t a)
 
 /* --- races -------------------------------------------------------------------------------------*/
 
+bool is_written_twice;
 static struct {
-    bool is_open, one_instruction;
+    bool one_instruction;
     uintptr_t a;
     int size;
     char before[16];
     std::vector<Site> sites;
 } written_twice;
 
-void settle_writes(void)
+void compare_writes(void)
 {
-    if (!written_twice.is_open)
-        return;
-    written_twice.is_open = false;
+    is_written_twice = false;
     const bool same =
         memcmp((void *)written_twice.a, written_twice.before, (size_t)written_twice.size) == 0;
     if (same && written_twice.one_instruction)
@@ -89,9 +88,9 @@ struct Touch {
 
 static void open_writes(const Touch &t, const Access &a)
 {
-    if (written_twice.is_open)
+    if (is_written_twice)
         return;
-    written_twice.is_open = true;
+    is_written_twice = true;
     written_twice.one_instruction =
         a.pc == t.now.pc && a.block == t.now.block && a.thread / 32 == t.f->warp;
     written_twice.a = t.address;
@@ -454,8 +453,7 @@ __attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool
 {
     if (given_up)
         no_progress(pc);
-    if (written_twice.is_open)
-        settle_writes();
+    settle_writes();
     if (flags.count || write || how != PLAIN || !joins_reader(f, a, size))
         look_closely(f, a, size, write, pc, how);
 }
