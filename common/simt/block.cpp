@@ -448,9 +448,8 @@ static Block *take_block(void)
     }
     Block *b = new Block();
     b->stacks = (char *)map_memory((size_t)STACK * MAX_THREADS);
-    for (int i = 0; i < MAX_THREADS; i++) /* where it may not go fails: only one thing less seen */
-        (void)!mprotect(b->stacks + (size_t)i * STACK, 4096, PROT_NONE);
     b->smem = (char *)map_memory(WINDOW);
+    b->cells = (Cell *)map_memory(WINDOW / 4 * sizeof(Cell));
     return b;
 }
 
@@ -469,12 +468,13 @@ static void begin_block(Block &b, u32 number)
     b.engine_clock = 1;
     b.random = (u32)flags.seed * 2654435761u + number;
     memset(b.smem, 0xff, WINDOW - 4096);
-    if (flags.check)
-        b.cells.resize(WINDOW / 4);
     b.epoch = ++epochs;
     b.more.assign(1, More());
-    while ((int)b.fibers.size() < T)
+    for (size_t i; (i = b.fibers.size()) < (size_t)T;) {
         b.fibers.push_back(new Fiber());
+        /* where a stack may not grow to: if this fails, only one thing less is seen */
+        (void)!mprotect(b.stacks + i * STACK, 4096, PROT_NONE);
+    }
     const ClockRef zero = flags.check ? std::make_shared<const Clock>(new_clock()) : nullptr;
     for (int i = 0; i < T; i++) {
         Fiber &f = *b.fibers[i];

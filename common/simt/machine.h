@@ -119,8 +119,9 @@ struct More {
 
 struct Memory { /* of the device */
     uintptr_t lo, hi;
-    std::vector<Cell> cells;
+    std::vector<Cell> cells; /* none before a kernel or a part of the memory needs them */
     bool managed;
+    uint8_t written; /* of each cell, as long as there is none */
 };
 extern std::map<uintptr_t, Memory> memory;
 
@@ -263,7 +264,7 @@ struct Block {
     Barrier cluster_bar; /* of the first block: all use that */
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
-    std::vector<Cell> cells; /* of shared memory */
+    Cell *cells; /* of shared memory */
     std::vector<More> more;
     u32 lanes[32], ready[32], alive[32]; /* by warp */
     Meeting meetings[32];
