@@ -40,7 +40,7 @@ static void keep_place(context::transfer_t from)
     (from.data ? ((Fiber *)from.data)->context : scheduler) = from.fctx;
 }
 
-static void jump(Fiber *to)
+static inline void jump(Fiber *to)
 {
     Fiber *from = me;
     me = to;
@@ -49,7 +49,7 @@ static void jump(Fiber *to)
 }
 
 /* To the next lane of the warp that can run: each runs until it waits or polls. */
-static void leave(void)
+static inline void leave(void)
 {
     settle_writes();
     const u32 ready = me->block->ready[me->warp] & ~polled;
@@ -61,14 +61,18 @@ void wake(Fiber *f)
     f->block->ready[f->warp] |= 1u << f->lane;
 }
 
-void wait_here(const char *what, u32 pc)
+static inline void wait_for(const char *what, Fiber *f)
 {
-    Fiber *f = me;
     f->waits = what;
-    f->pc = pc;
     f->block->ready[f->warp] &= ~(1u << f->lane);
     leave();
     f->waits = nullptr;
+}
+
+void wait_here(const char *what, u32 pc)
+{
+    me->pc = pc;
+    wait_for(what, me);
 }
 
 /* A thread that polls a flag: others must run, or the flag never changes. */
@@ -80,11 +84,6 @@ void spin(u32 pc)
     polled |= 1u << f->lane;
     leave();
     f->spinning = false;
-}
-
-Fiber **warp_of(Block &b, int warp)
-{
-    return b.fibers.data() + warp * 32;
 }
 
 int lanes_of(int warp)
@@ -102,10 +101,8 @@ __attribute__((noinline)) static void act(Block &b, int warp, u32 mask, Collecti
         merge_warp(b, warp);
     op(b, warp, mask);
     progress++;
-    for (u32 left = mask; left; left &= left - 1)
-        warp_of(b, warp)[__builtin_ctz(left)]->op = nullptr;
     b.ready[warp] |= mask;
-    b.meeting[warp] &= ~mask;
+    b.meetings[warp].lanes &= ~mask;
 }
 
 __attribute__((noinline, cold)) static void not_named(const Fiber *f, const char *what)
@@ -114,28 +111,35 @@ __attribute__((noinline, cold)) static void not_named(const Fiber *f, const char
                    {by(f, f->pc, " comes to %s, which its own mask does not name", what)});
 }
 
+/* Have all lanes of the mask come to the same? */
+__attribute__((noinline, cold)) static bool all_agree(const Fiber *f)
+{
+    Fiber **row = warp_of(*f->block, f->warp);
+    for (u32 left = f->mask; left; left &= left - 1) {
+        const Fiber *other = row[__builtin_ctz(left)];
+        if (other->op != f->op || other->mask != f->mask)
+            return false;
+    }
+    return true;
+}
+
 void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc)
 {
     Fiber *f = me;
-    Fiber **row = warp_of(*f->block, f->warp);
-    const int n = lanes_of(f->warp);
-    if (n < 32)
-        mask &= (1u << n) - 1;
+    Meeting &m = f->block->meetings[f->warp];
+    mask &= f->block->lanes[f->warp];
     f->argument = argument;
     f->op = op;
     f->mask = mask;
     f->pc = pc;
     if (!(mask >> f->lane & 1))
         not_named(f, what);
-    u32 &meeting = f->block->meeting[f->warp];
-    meeting |= 1u << f->lane;
-    bool all = (meeting & mask) == mask;
-    for (u32 left = mask; all && left; left &= left - 1) {
-        const Fiber *other = row[__builtin_ctz(left)];
-        all = other->op == op && other->mask == mask;
-    }
-    if (!all)
-        return wait_here(what, pc);
+    m.is_mixed = m.lanes && (m.is_mixed || m.op != op || m.mask != mask);
+    m.op = op;
+    m.mask = mask;
+    m.lanes |= 1u << f->lane;
+    if ((m.lanes & mask) != mask || (m.is_mixed && !all_agree(f)))
+        return wait_for(what, f);
     act(*f->block, f->warp, mask, op);
 }
 
@@ -152,12 +156,6 @@ void syncwarp(unsigned mask)
 {
     rendezvous(mask, op_sync, nullptr, "__syncwarp", SIMT_PC);
 }
-
-struct Exchange {
-    Collective kind;
-    u64 value, result;
-    int argument, width;
-};
 
 /* Votes and sums over a warp, by Collective from BALLOT on: where they start, and one lane more. */
 static const struct {
@@ -178,41 +176,37 @@ static const struct {
 };
 
 /* The lane that a shuffle reads: of its own part of the warp, else itself. */
-static int source_of(const Exchange &e, int lane)
+static int source_of(Collective kind, int n, int width, int lane)
 {
-    const int lo = lane & -e.width, n = e.argument;
-    const int from = e.kind == SHFL       ? lo + (n & (e.width - 1))
-                     : e.kind == SHFL_XOR ? lane ^ n
-                     : e.kind == SHFL_UP  ? lane - n
-                                          : lane + n;
-    const bool outside = e.kind == SHFL_UP ? from < lo : from >= lo + e.width;
+    const int lo = lane & -width;
+    const int from = kind == SHFL       ? lo + (n & (width - 1))
+                     : kind == SHFL_XOR ? lane ^ n
+                     : kind == SHFL_UP  ? lane - n
+                                        : lane + n;
+    const bool outside = kind == SHFL_UP ? from < lo : from >= lo + width;
     return outside ? lane : from;
+}
+
+__attribute__((noinline, cold)) static u64 not_there(const Fiber *f, int from)
+{
+    report_finding(R_SHUFFLE, {by(f, f->pc, " reads lane %d, which the mask does not name", from)});
+    return 0x7fc0dead7fc0dead;
 }
 
 static void op_exchange(Block &b, int warp, u32 mask)
 {
-    Fiber **row = warp_of(b, warp);
-    const Collective kind = ((Exchange *)row[__builtin_ctz(mask)]->argument)->kind;
-    const bool is_shuffle = kind <= SHFL_DOWN;
-    u32 sum = is_shuffle ? 0 : folds[kind - BALLOT].start;
-    for (int i = 0; i < 32 && !is_shuffle; i++)
-        if (mask >> i & 1)
-            sum = folds[kind - BALLOT].add(sum, (u32)((Exchange *)row[i]->argument)->value, i);
-    for (int i = 0; i < 32; i++) {
-        if (!(mask >> i & 1))
-            continue;
-        Exchange *e = (Exchange *)row[i]->argument;
-        e->result = sum;
-        if (!is_shuffle)
-            continue;
-        const int from = source_of(*e, i);
-        if (from < 32 && mask >> from & 1) {
-            e->result = ((Exchange *)row[from]->argument)->value;
-            continue;
-        }
-        e->result = 0x7fc0dead7fc0dead;
-        report_finding(R_SHUFFLE, {by(row[i], row[i]->pc,
-                                      " reads lane %d, which the mask does not name", from)});
+    Meeting &m = b.meetings[warp];
+    const int kind = m.kind[__builtin_ctz(mask)];
+    u32 sum = kind <= SHFL_DOWN ? 0 : folds[kind - BALLOT].start;
+    for (u32 left = kind <= SHFL_DOWN ? 0 : mask; left; left &= left - 1) {
+        const int i = __builtin_ctz(left);
+        sum = folds[kind - BALLOT].add(sum, (u32)m.value[i], i);
+    }
+    for (u32 left = mask; left; left &= left - 1) {
+        const int i = __builtin_ctz(left), from = m.from[i];
+        m.result[i] = kind > SHFL_DOWN                ? sum
+                      : from < 32 && mask >> from & 1 ? m.value[from]
+                                                      : not_there(warp_of(b, warp)[i], from);
     }
     count_kind(K_SHUFFLE);
     trace(SHUFFLE, 0);
@@ -220,9 +214,13 @@ static void op_exchange(Block &b, int warp, u32 mask)
 
 u64 collect(Collective kind, unsigned mask, u64 value, int argument, int width)
 {
-    Exchange e = {kind, value, 0, argument, width};
-    rendezvous(mask, op_exchange, &e, "a shuffle or vote of its warp", SIMT_PC);
-    return e.result;
+    const int lane = me->lane;
+    Meeting &m = me->block->meetings[me->warp];
+    m.kind[lane] = kind;
+    m.from[lane] = source_of(kind, argument, width, lane);
+    m.value[lane] = value;
+    rendezvous(mask, op_exchange, nullptr, "a shuffle or vote of its warp", SIMT_PC);
+    return m.result[lane];
 }
 
 unsigned active_mask(void)
@@ -450,9 +448,8 @@ static Block *take_block(void)
     }
     Block *b = new Block();
     b->stacks = (char *)map_memory((size_t)STACK * MAX_THREADS);
-    for (int i = 0; i < MAX_THREADS; i++) /* where it may not go fails: only one thing less seen */
-        (void)!mprotect(b->stacks + (size_t)i * STACK, 4096, PROT_NONE);
     b->smem = (char *)map_memory(WINDOW);
+    b->cells = (Cell *)map_memory(WINDOW / 4 * sizeof(Cell));
     return b;
 }
 
@@ -471,12 +468,13 @@ static void begin_block(Block &b, u32 number)
     b.engine_clock = 1;
     b.random = (u32)flags.seed * 2654435761u + number;
     memset(b.smem, 0xff, WINDOW - 4096);
-    if (flags.check)
-        b.cells.resize(WINDOW / 4);
     b.epoch = ++epochs;
     b.more.assign(1, More());
-    while ((int)b.fibers.size() < T)
+    for (size_t i; (i = b.fibers.size()) < (size_t)T;) {
         b.fibers.push_back(new Fiber());
+        /* where a stack may not grow to: if this fails, only one thing less is seen */
+        (void)!mprotect(b.stacks + i * STACK, 4096, PROT_NONE);
+    }
     const ClockRef zero = flags.check ? std::make_shared<const Clock>(new_clock()) : nullptr;
     for (int i = 0; i < T; i++) {
         Fiber &f = *b.fibers[i];
@@ -492,8 +490,7 @@ static void begin_block(Block &b, u32 number)
         f.context = context::make_fcontext(top, (size_t)(top - f.stack) - 4096, thread_main);
     }
     for (int w = 0; w < launch_now.warps; w++)
-        b.meeting[w] = 0,
-        b.ready[w] = b.alive[w] = lanes_of(w) == 32 ? ~0u : (1u << lanes_of(w)) - 1;
+        b.meetings[w].lanes = 0, b.ready[w] = b.alive[w] = b.lanes[w] = ~0u >> (32 - lanes_of(w));
 }
 
 u32 next_random(u32 &state)

@@ -109,17 +109,23 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     if (!flags.check || come.empty())
         return {};
     std::map<Block *, Clock> sums;
-    std::map<Block *, ClockRef> last;
+    const Block *block = nullptr;
+    Clock *sum = nullptr;
+    ClockRef before;
     for (Fiber *f : come) {
-        Clock &sum = sums[f->block];
-        if (sum.at.empty())
-            sum = new_clock();
-        ClockRef &before = last[f->block];
+        if (f->block != block) {
+            block = f->block;
+            sum = &sums[f->block];
+            before = nullptr;
+            if (sum->at.empty())
+                *sum = new_clock();
+        }
         if (f->base != before) { /* most share theirs */
-            join(sum, *f->base);
+            join(*sum, *f->base);
             before = f->base;
         }
-        sum.at[slot_of(f->tid)] = std::max(sum.at[slot_of(f->tid)], f->clock);
+        u32 &moment = sum->at[slot_of(f->tid)];
+        moment = std::max(moment, f->clock);
     }
     if (sums.size() > 1) {
         auto all = std::make_shared<Known>();
@@ -134,7 +140,7 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     for (Fiber *f : come)
         f->clock++;
     for (Fiber *f : go)
-        f->base = result[f->block];
+        f->base = result.size() == 1 ? result.begin()->second : result[f->block];
     return result;
 }
 

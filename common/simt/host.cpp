@@ -144,7 +144,7 @@ static cudaError_t allocate(void **p, size_t bytes, bool managed)
     char *at = managed ? (char *)aligned_alloc(4096, (bytes + 8191) / 4096 * 4096) : take(bytes);
     if (!at)
         return last_error = cudaErrorMemoryAllocation;
-    memory[(uintptr_t)at + bytes] = {(uintptr_t)at, (uintptr_t)at + bytes, {}, managed};
+    memory[(uintptr_t)at + bytes] = {(uintptr_t)at, (uintptr_t)at + bytes, {}, managed, 0};
     *p = at;
     simtPoison(at, bytes);
     mark_written((uintptr_t)at, bytes, managed); /* what the host writes there nobody sees */

@@ -119,8 +119,9 @@ struct More {
 
 struct Memory { /* of the device */
     uintptr_t lo, hi;
-    std::vector<Cell> cells;
+    std::vector<Cell> cells; /* none before a kernel or a part of the memory needs them */
     bool managed;
+    uint8_t written; /* of each cell, as long as there is none */
 };
 extern std::map<uintptr_t, Memory> memory;
 
@@ -185,24 +186,36 @@ struct Block;
 struct Fiber;
 typedef void (*Collective_op)(Block &, int warp, u32 mask);
 
-struct Fiber {
+/* Where the lanes of a warp come together for an instruction of them all: the last one does it. */
+struct Meeting {
+    u32 lanes, mask; /* those that have come; those that the last of them waits for */
+    Collective_op op;
+    bool is_mixed; /* not all came to the same */
+    /* a shuffle or vote: by lane */
+    uint8_t kind[32];
+    int from[32];
+    u64 value[32], result[32];
+};
+
+/* First what each change of fibers needs: one line of the cache. */
+struct alignas(64) Fiber {
     void *context;
     char *stack;
-    int tid, lane, warp;
-    uint3 index;
     Block *block;
-    bool done, spinning;
     const char *waits; /* for what, NULL: it can run */
-    u32 pc;            /* where */
-    int line;          /* of the __syncthreads, 0: a barrier of PTX */
     /* an instruction of the whole warp that this lane has come to */
     Collective_op op;
     void *argument;
-    u32 mask;
+    u32 mask, pc; /* pc: where it waits */
+    u32 last_pc;
+    uint8_t lane, warp;
+    bool done, spinning;
+    int tid;
+    uint3 index;
+    int line; /* of the __syncthreads, 0: a barrier of PTX */
     /* check */
     u32 clock;
     ClockRef base;
-    u32 last_pc;
     /* count */
     std::vector<Log> log;
     /* asynchronous work */
@@ -251,9 +264,10 @@ struct Block {
     Barrier cluster_bar; /* of the first block: all use that */
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
-    std::vector<Cell> cells; /* of shared memory */
+    Cell *cells; /* of shared memory */
     std::vector<More> more;
-    u32 ready[32], alive[32], meeting[32]; /* lanes, by warp; meeting: in a rendezvous */
+    u32 lanes[32], ready[32], alive[32]; /* by warp */
+    Meeting meetings[32];
     int live;
     size_t static_bytes;
     std::map<const void *, u32> static_at;
@@ -297,13 +311,16 @@ static inline size_t slot_of(int thread)
 }
 
 /* block.cpp */
+static inline Fiber **warp_of(Block &b, int warp)
+{
+    return b.fibers.data() + warp * 32;
+}
 void wait_here(const char *what, u32 pc);
 void wake(Fiber *f);
 void spin(u32 pc); /* lets others run */
 u32 next_random(u32 &state);
 void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc);
 void barrier_arrive(int id, int threads, bool wait, u32 pc);
-Fiber **warp_of(Block &b, int warp);
 int lanes_of(int warp);
 
 /* clocks.cpp */
@@ -329,7 +346,13 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how,
                   const char *what = "", const Clock *as_of = nullptr);
 bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how,
                   const char *what = "");
-void settle_writes(void); /* two writes of one place: were they of the same value? */
+extern bool is_written_twice; /* a place, and nothing orders the two */
+void compare_writes(void);
+static inline void settle_writes(void) /* were the two of the same value? */
+{
+    if (is_written_twice)
+        compare_writes();
+}
 void set_flight(u32 address, int bytes, u32 pc);
 void mark_written(uintptr_t a, size_t bytes, bool written); /* by the host */
 u32 shared_address(uintptr_t a);                            /* 0: not shared memory */

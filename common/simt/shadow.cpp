@@ -56,19 +56,18 @@ Memory *memory_of(uintptr_t a)
 
 /* --- races -------------------------------------------------------------------------------------*/
 
+bool is_written_twice;
 static struct {
-    bool is_open, one_instruction;
+    bool one_instruction;
     uintptr_t a;
     int size;
     char before[16];
     std::vector<Site> sites;
 } written_twice;
 
-void settle_writes(void)
+void compare_writes(void)
 {
-    if (!written_twice.is_open)
-        return;
-    written_twice.is_open = false;
+    is_written_twice = false;
     const bool same =
         memcmp((void *)written_twice.a, written_twice.before, (size_t)written_twice.size) == 0;
     if (same && written_twice.one_instruction)
@@ -89,9 +88,9 @@ struct Touch {
 
 static void open_writes(const Touch &t, const Access &a)
 {
-    if (written_twice.is_open)
+    if (is_written_twice)
         return;
-    written_twice.is_open = true;
+    is_written_twice = true;
     written_twice.one_instruction =
         a.pc == t.now.pc && a.block == t.now.block && a.thread / 32 == t.f->warp;
     written_twice.a = t.address;
@@ -355,6 +354,16 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
     return true;
 }
 
+static inline Cell *cells_of(Memory &m)
+{
+    if (m.cells.empty()) {
+        Cell fresh = {};
+        fresh.written = m.written;
+        m.cells.resize((m.hi - m.lo) / 4 + 1, fresh);
+    }
+    return m.cells.data();
+}
+
 static std::unordered_map<uintptr_t, Cell> variable_cells; /* __device__ variables, by words */
 static long kept_bytes;                                    /* written there */
 
@@ -388,10 +397,8 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
                                                 : "at an address that cudaMalloc did not give")});
         return false;
     }
-    if (m->cells.empty())
-        m->cells.resize((m->hi - m->lo) / 4 + 1);
     touch({f, write, false, a, size, what, nullptr, launch_now.more, access_by(f, pc, how)},
-          &m->cells[(a - m->lo) / 4], a - m->lo, launch_now.number);
+          cells_of(*m) + (a - m->lo) / 4, a - m->lo, launch_now.number);
     return true;
 }
 
@@ -400,13 +407,17 @@ void mark_written(uintptr_t a, size_t bytes, bool written)
     Memory *m = flags.check && bytes ? memory_of(a) : nullptr;
     if (!m)
         return;
-    if (m->cells.empty())
-        m->cells.resize((m->hi - m->lo) / 4 + 1);
-    const uintptr_t end = std::min(a + bytes, m->hi);
-    for (uintptr_t i = a; i < end; i++) {
-        Cell &c = m->cells[(i - m->lo) / 4];
-        const uint8_t bit = (uint8_t)(1 << (i - m->lo) % 4);
-        c.written = written ? c.written | bit : c.written & (uint8_t)~bit;
+    const uintptr_t end = std::min(a + bytes, m->hi) - m->lo;
+    if (m->cells.empty() && a == m->lo && end == m->hi - m->lo) {
+        m->written = written ? 15 : 0;
+        return;
+    }
+    Cell *cells = cells_of(*m);
+    for (uintptr_t i = a - m->lo, next; i < end; i = next) {
+        next = std::min(i / 4 * 4 + 4, end);
+        const u32 bits = (2u << (next - 1) % 4) - (1u << i % 4);
+        uint8_t &known = cells[i / 4].written;
+        known = (uint8_t)(written ? known | bits : known & ~bits);
     }
 }
 
@@ -454,8 +465,7 @@ __attribute__((noinline)) static void look(Fiber *f, uintptr_t a, int size, bool
 {
     if (given_up)
         no_progress(pc);
-    if (written_twice.is_open)
-        settle_writes();
+    settle_writes();
     if (flags.count || write || how != PLAIN || !joins_reader(f, a, size))
         look_closely(f, a, size, write, pc, how);
 }

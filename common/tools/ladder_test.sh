@@ -196,8 +196,7 @@ test_simt() {
 }
 
 simt_targets() {
-    printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03 simt_04 simt_05 \
-        simt_own.p/rows_attention.cu.o
+    printf 'common/simt/programs/%s ' simt_01 simt_02 simt_03 simt_04 simt_05
     printf "tests/simt/%s " simt_faults simt_words simt_patterns
 }
 

@@ -4,12 +4,13 @@
 
 usage: test_mutants.py [NAME...]
 
-Each mutant is a replacement in a rung's file or in a unit that it includes. It is compiled, linked
-and run like a file of a student's (./ladder simt 03 my_kernel.cu check), with the binary and flags
-that test_rungs.py judges the shipped rungs with. `says` is how the title of one finding must begin;
+Each mutant is a replacement in a rung's file or in a unit that it includes. It is compiled with the
+rung's own flags, for one type and head dimension, and takes the rung's place in the program that
+test_rungs.py judges the shipped rungs with. `says` is how the title of one finding must begin;
 "oracle": no rule is broken, the result is wrong. Both lines must stand in the report.
 """
 import concurrent.futures
+import functools
 import os
 import pathlib
 import re
@@ -123,55 +124,46 @@ MUTANTS = [
     ("softmax_out_of_array", F, F, "values_smem[t + half];", "values_smem[t + half + 1];",
      "", TINY),
 ]
-INCLUDES = ["common", "common/attention"]
 
 
-def commands():
-    """Of the target simt_own: how its main file is compiled, and how it is linked."""
-    text = subprocess.run(["ninja", "-C", str(build_folder()), "-t", "commands",
-                           "common/simt/programs/simt_own"], stdout=subprocess.PIPE, text=True,
-                          check=True).stdout.split("\n")
-    lines = [line for line in text if "simt_own" in line]
-    compiled = [line for line in lines if re.search(r"-o \S*simt_own\.c\.o", line)][-1]
-    linked = [line for line in lines if re.search(r"-o common/simt/programs/simt_own ", line)][-1]
-    return compiled, linked
+@functools.cache
+def commands(stage):
+    """Of the program of a stage's rungs: all commands that make it, the last one links."""
+    return subprocess.run(["ninja", "-C", str(build_folder()), "-t", "commands",
+                           f"common/simt/programs/simt_{stage}"], stdout=subprocess.PIPE,
+                          text=True, check=True).stdout.strip().split("\n")
 
 
-def make(mutant, folder, compiled, linked):
-    """The mutant's program, or what the compiler says."""
-    _name, rung, changed, old, new = mutant[:5]
-    text = (ROOT / changed).read_text(encoding="utf-8")
-    if text.count(old) != 1:
-        return None, f"{changed} holds {text.count(old)} times: {old}"
-    return make_changed(rung, changed, text.replace(old, new), folder, compiled, linked)
+def one_dimension(d):
+    """The text of problem.cuh that compiles kernels for this d only."""
+    text = (ROOT / "common/problem.cuh").read_text(encoding="utf-8")
+    text, count = re.subn(r"\(\(p\)->d == 64 \? (launch<(?:T, )?)64>\(p\) : launch<(?:T, )?128>"
+                          r"\(p\)\)", rf"\g<1>{d}>(p)", text)
+    assert count == 2, "problem.cuh launches for d = 64 and 128 in another way"
+    return text
 
 
-def make_changed(rung, changed, text, folder, compiled, linked):
-    """The same for a file whose whole text is given."""
+def make_changed(rung, changed, text, folder, d):
+    """The program of the rung's stage in which the text stands for the changed file, and what the
+    compiler says: of the rung bf16 or float32 only, and this head dimension."""
     kernel = folder / pathlib.Path(rung).name
-    kernel.write_text((ROOT / rung).read_text(encoding="utf-8"), encoding="utf-8")
-    place = kernel
-    if changed != rung:
-        place = folder / "units" / pathlib.Path(changed).name
-        place.parent.mkdir()
-    place.write_text(text, encoding="utf-8")
     for unit in (ROOT / rung).parent.glob("*.cuh"):
         (folder / unit.name).write_text(unit.read_text(encoding="utf-8"), encoding="utf-8")
-    own = folder / "own.txt"
-    own.write_text(f"{rung.split('/')[0]}\n{kernel}\n", encoding="utf-8")
-    # half of a kernel's types, half of the time: all are asked with f32 or bf16
-    words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", f"-I{folder}",
-             "-DATTN_NO_CUDA_F16",
-             *(f"-I{ROOT / include}" for include in INCLUDES), f"-I{build_folder() / 'common'}"]
-    steps = [[sys.executable, str(ROOT / "common/simt/programs/programs.py"), "own", str(own),
-              str(ROOT), str(folder / "main.c"), str(folder / "kernel.o"), str(folder / "d"),
-              *words]]
-    main_o = str(folder / "main.o")
-    steps.append(["sh", "-c", re.sub(r"-o \S*simt_own\.c\.o", f"-o {main_o}", re.sub(
-        r"-c \S*simt_own\.c\b", f"-c {folder}/main.c", compiled))])
-    steps.append(["sh", "-c", re.sub(r"-o \S+simt_own ", f"-o {folder}/program ", re.sub(
-        r"\S*simt_own\.c\.o", main_o, re.sub(r"\S*simt_own\.cu\.o", f"{folder}/kernel.o",
-                                             linked)))])
+    (folder / "units").mkdir()
+    (folder / "problem.cuh").write_text(one_dimension(d), encoding="utf-8")
+    kernel.write_text((ROOT / rung).read_text(encoding="utf-8"), encoding="utf-8")
+    place = kernel if changed == rung else folder / "units" / pathlib.Path(changed).name
+    place.write_text(text, encoding="utf-8")
+    *lines, linked = commands(rung[:2])
+    compiled = next(line for line in lines if "compile.py" in line
+                    and line.endswith(f"/{kernel.name}.o")).split()
+    out = f"{kernel}.o"
+    words = {str(ROOT / rung): str(kernel), compiled[-1]: out,
+             compiled[compiled.index("-MF") + 1]: f"{kernel}.d"}
+    steps = [[*compiled[:3], f"-I{folder}", "-DATTN_NO_CUDA_F16",
+              *(words.get(word, word) for word in compiled[3:])],
+             ["sh", "-c", re.sub(r"-o \S+", f"-o {folder}/program {out}", re.sub(
+                 rf"\S+/{kernel.name}\.o", "", linked), count=1)]]
     for step in steps:
         done = subprocess.run(step, cwd=build_folder(), stdout=subprocess.PIPE, check=False,
                               stderr=subprocess.STDOUT, text=True)
@@ -180,15 +172,25 @@ def make_changed(rung, changed, text, folder, compiled, linked):
     return folder / "program", ""
 
 
-def judge(mutant, compiled, linked):
+def make(mutant, folder, d):
+    """The mutant's program, or what the compiler says."""
+    _name, rung, changed, old, new = mutant[:5]
+    text = (ROOT / changed).read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        return None, f"{changed} holds {text.count(old)} times: {old}"
+    return make_changed(rung, changed, text.replace(old, new), folder, d)
+
+
+def judge(mutant):
     name, rung, _changed, _old, _new, says, flags = mutant
     with tempfile.TemporaryDirectory() as folder:
-        program, why = make(mutant, pathlib.Path(folder), compiled, linked)
+        d = "256" if rung == P else "64"
+        program, why = make(mutant, pathlib.Path(folder), d)
         if not program:
             return mutant, False, why
         dtype = "f32" if rung in (A, B, F, G) else "bf16"
         words = ["--device", "cuda", "--variant", pathlib.Path(rung).stem, "--dtype", dtype,
-                 "-H", "1", "-d", "256" if rung == P else "64", *flags]
+                 "-H", "1", "-d", d, *flags]
         done = run([program], words, SIMT_CHECK="1", SIMT_SECONDS="1")
     text = done.stdout + done.stderr
     titles = re.findall(r"(?m)^simt: (.*)", done.stderr)
@@ -203,12 +205,11 @@ def judge(mutant, compiled, linked):
 
 def main():
     tap = Tap()
-    compiled, linked = commands()
     chosen = [m for m in MUTANTS if len(sys.argv) < 2 or m[0] in sys.argv[1:]]
     if os.environ.get("ATTN_TEST_QUICK"):
         chosen = chosen[::8]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for mutant, good, text in pool.map(lambda m: judge(m, compiled, linked), chosen):
+        for mutant, good, text in pool.map(judge, chosen):
             tap.ok(good, f"{mutant[0]}: {mutant[5] or 'a finding'}", text[:2500])
     sys.exit(tap.done())
 

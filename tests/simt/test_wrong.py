@@ -25,7 +25,7 @@ import types
 from programs import ROOT, build_folder, program, run, rungs
 from simt import dtype_of
 from tap import Tap
-from test_mutants import commands, make_changed
+from test_mutants import make_changed
 
 sys.path.insert(0, str(ROOT / "tests/wrong"))
 import workshop  # noqa: E402
@@ -66,14 +66,15 @@ def judged(command, words, seconds):
             "0 findings, 0 warnings" in said and not bad, said)
 
 
-def first_rejected(command, shipped, cases, seconds):
-    """(good, what is said) of the first case in which `command` is rejected: `shipped` must not."""
+def first_rejected(command_of, shipped, cases, seconds):
+    """(good, what is said) of the first case in which its command is rejected; `shipped`'s must
+    not."""
     all_said = ""
     for case in cases:
-        rejected, _, said = judged(command, case, seconds)
+        rejected, _, said = judged(command_of(case), case, seconds)
         all_said += said
         if rejected:
-            _, right, beside = judged(shipped, case, seconds)
+            _, right, beside = judged(shipped(case), case, seconds)
             return (right, said if right else f"as it is shipped: {' '.join(case)}\n{beside}")
     return False, all_said
 
@@ -92,7 +93,8 @@ def judge_library(entry):
             return name, False, str(why)
         portable = ["--smem-limit", "101376"]  # not Hopper's kernel
         cases = [(*one_head(c), *limit) for limit in ([], portable) for c in fields["case"]]
-        return name, *first_rejected(tuple(command), (args.program,), cases, "5")
+        return name, *first_rejected(lambda _: tuple(command), lambda _: (args.program,), cases,
+                                     "5")
 
 
 def pairs_of(case):
@@ -111,27 +113,42 @@ def own_cases(fields):
             if pairs_of(case) <= 2000000]
 
 
-def judge(entry, compiled, linked, itself=False):
+def judge(entry, itself=False):
     """itself: the wrong rung stands for the shipped one, too."""
     name, fields, hunks = entry
     changed = fields.get("header", fields["file"])
+    text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
+    rung = pathlib.Path(fields["file"]).stem
+    line = rungs.registration(ROOT / fields["file"])
+    dtype, heads = dtype_of(line), rungs.head_dims(line)
+    dist = ["--dist", "large"]  # a maximum that moves far
+    common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
+    case = ["-H", "2", "-N", "200", "-d", heads[0]]
+    cases = [(*common, *more) for more in (
+        *own_cases(fields), case, [*case, "--causal", "-d", heads[-1]], [*case, "-N", "70"],
+        case + dist, [*case, "-N", "600", *dist])]
+
+    def shipped(_case):
+        return (program(fields["file"][:2]),)
+
     with tempfile.TemporaryDirectory() as folder:
-        text = workshop.apply_hunks(workshop.changed_text(fields), hunks)
-        made, why = make_changed(fields["file"], changed, text, pathlib.Path(folder), compiled,
-                                 linked)
-        if not made:
-            return name, False, why
-        rung = pathlib.Path(fields["file"]).stem
-        line = rungs.registration(ROOT / fields["file"])
-        dtype, heads = dtype_of(line), rungs.head_dims(line)
-        shipped = made if itself else program(fields["file"][:2])
-        dist = ["--dist", "large"]  # a maximum that moves far
-        common = ["--device", "cuda", "--variant", rung, "--dtype", dtype]
-        case = ["-H", "2", "-N", "200", "-d", heads[0]]
-        cases = [(*common, *more) for more in (
-            *own_cases(fields), case, [*case, "--causal", "-d", heads[-1]], [*case, "-N", "70"],
-            case + dist, [*case, "-N", "600", *dist])]
-        return name, *first_rejected((made,), (shipped,), cases, "1")
+
+        @functools.cache
+        def made_for(d):
+            place = pathlib.Path(folder, d)
+            place.mkdir()
+            command, why = make_changed(fields["file"], changed, text, place, d)
+            if not command:
+                raise workshop.Failure(why)
+            return (command,)
+
+        def wrong(case):
+            return made_for(case[len(case) - case[::-1].index("-d")])
+
+        try:
+            return name, *first_rejected(wrong, wrong if itself else shipped, cases, "1")
+        except workshop.Failure as why:
+            return name, False, str(why)
 
 
 def main():
@@ -140,13 +157,12 @@ def main():
     if "--library" in sys.argv:
         found, of = library_patches(), judge_library
     else:
-        compiled, linked = commands()
-        found, of = patches(), lambda entry: judge(entry, compiled, linked)
+        found, of = patches(), judge
     chosen = [p for p in found if not names or p[0][:3] in names]
     if os.environ.get("ATTN_TEST_QUICK"):
         chosen = chosen[::4]
     if "--library" not in sys.argv:
-        _, good, said = judge(chosen[0], compiled, linked, itself=True)
+        _, good, said = judge(chosen[0], itself=True)
         tap.ok(not good and said.startswith("as it is shipped: "),
                "what fails as it is shipped rejects nothing", said[-1500:])
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
