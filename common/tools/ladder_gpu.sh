@@ -196,7 +196,7 @@ bench_wall() {
     wall_of "04 wall, v1_cublas" cuda 01_naive/naive v1_cublas --backward
     wall_of "04 wall, library" cuda 04_flash_backward/flash_backward library
     for variant in v1_blas library; do
-        wall_of "04 wall, $variant" cpu 04_flash_backward/flash_backward $variant --threads 2
+        wall_of "04 wall, $variant, cpu" cpu 04_flash_backward/flash_backward $variant --threads 2
     done
 }
 
