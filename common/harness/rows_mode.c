@@ -24,6 +24,7 @@
 
 #define COUNTED_ELEMENTS (1 << 18) /* the twins are slow: so many elements are enough to count */
 #define EDGE_COLS        (1 << 20) /* widest edge rows */
+#define PART             ((size_t)1 << 30) /* what the driver copies at once */
 
 static void copy_on_host(const SoftmaxArgs *args)
 {
@@ -36,11 +37,16 @@ static void copy_on_host(const SoftmaxArgs *args)
     }
 }
 
-/* The rate that no kernel which reads and writes everything once can beat by much. */
+/* The rate that no kernel which reads and writes everything once can beat by much. Long pieces:
+ * row by row the driver's copy has 0.4 to 0.8 of the rate. */
 static void copy_on_device(const SoftmaxArgs *args)
 {
-    const size_t row = (size_t)args->cols * sizeof(float);
-    (void)device_copy_rows(args->y, row, args->x, row, row, args->rows);
+    const size_t all = (size_t)(args->rows * args->cols) * sizeof(float);
+    for (size_t at = 0; at < all; at += PART) {
+        const size_t bytes = all - at < PART ? all - at : PART;
+        (void)device_copy_rows((char *)args->y + at, bytes, (const char *)args->x + at, bytes,
+                               bytes, 1);
+    }
 }
 
 static const RowsRung copy_host = {"copy", copy_on_host, NULL, 1, 0};
