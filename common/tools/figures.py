@@ -357,7 +357,7 @@ def backward_wall(rows):
 FAST = "library"
 SLOW = {"cpu": "v0_offline_mask", "cuda": "v0_online_block"}
 # Rows from before stage 05 had a library of that name.
-FORMER = {"v2_window_tiles": FAST, "v2_mma_window": FAST}
+FORMER = {"v2_window_tiles": FAST}
 PLAIN = {"temperature": 1, "clip": [0, 1], "dropout": 0, "qk_norm": 0, "softcap": 0}
 
 
