@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * weight_walk.cuh: what a thread of v1_window_tiles does with the scores of a tile when weights are
+ * weight_walk.cuh: what a thread does with the scores of a tile when weights are
  * not the probabilities themselves.
  *
  *     A = clip((high - low) P + low, 0, 1)             W = keep * A / (1 - dropout)
