@@ -73,7 +73,8 @@ def variants_of(program, device):
     listed = [line.split() for line in tool.lines_of(out)]
     wide = [name for _, name, path in rungs.listed(STAGE / "main.c")
             if rungs.head_dims(rungs.registration(path)) == ["256"]]
-    return [(row[0], row[2].split(",")) for row in listed if row[1] == device and row[0] not in wide]
+    return [(row[0], row[2].split(",")) for row in listed
+            if row[1] == device and row[0] not in wide]
 
 
 def run(program, folder, words):

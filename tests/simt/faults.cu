@@ -543,6 +543,28 @@ static float *on_host;
         return 1;                                                                                  \
     }
 
+/* What is launched in another way. */
+static int run_other(const char *name)
+{
+    if (strcmp(name, "too_many_threads") == 0)
+        barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
+    else if (strcmp(name, "too_much_shared") == 0)
+        out_of_shared<<<1, 64, 300000>>>(o);       /* more than the machine has: */
+    else if (strcmp(name, "cluster_waits") == 0)
+        launch_pairs(cluster_waits, o);            /* none: */
+    else if (strcmp(name, "cluster_does_not_wait") == 0)
+        launch_pairs(cluster_does_not_wait, o);    /* read of memory that nobody wrote: */
+    else if (strcmp(name, "cluster_reads") == 0)
+        launch_pairs(cluster_reads, o);            /* none: */
+    else if (strcmp(name, "cluster_reads_too_early") == 0)
+        launch_pairs(cluster_reads_too_early, o);  /* race: */
+    else if (strcmp(name, "host_reads_device") == 0)
+        on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
+    else
+        return 0;
+    return 1;
+}
+
 static int run(const char *name)
 {
     FAULT(race_wr, 1, 64>>>(o))                    /* race: written, then read: A B */
@@ -594,23 +616,7 @@ static int run(const char *name)
     FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
     FAULT(words_of_cuda, 1, 64>>>(o))              /* none */
     FAULT(votes_and_sums, 1, 64>>>(o))             /* none */
-    if (strcmp(name, "too_many_threads") == 0)
-        barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
-    else if (strcmp(name, "too_much_shared") == 0)
-        out_of_shared<<<1, 64, 300000>>>(o);       /* more than the machine has: */
-    else if (strcmp(name, "cluster_waits") == 0)
-        launch_pairs(cluster_waits, o);            /* none: */
-    else if (strcmp(name, "cluster_does_not_wait") == 0)
-        launch_pairs(cluster_does_not_wait, o);    /* read of memory that nobody wrote: */
-    else if (strcmp(name, "cluster_reads") == 0)
-        launch_pairs(cluster_reads, o);            /* none: */
-    else if (strcmp(name, "cluster_reads_too_early") == 0)
-        launch_pairs(cluster_reads_too_early, o);  /* race: */
-    else if (strcmp(name, "host_reads_device") == 0)
-        on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
-    else
-        return 0;
-    return 1;
+    return run_other(name);
 }
 // clang-format on
 

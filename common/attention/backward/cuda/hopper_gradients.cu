@@ -55,10 +55,10 @@ static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
 
 #define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
 
-/* Heads, of so many blocks each, whose tiles of keys are taken in turn. With a mask the longest tiles
- * of several heads come first: of as many as fit the L2 cache, but enough to fill the GPU. In order
- * and without a mask: those that fill it twice (ordered_dq.cuh). All tiles alike: one head after
- * another. */
+/* Heads, of so many blocks each, whose tiles of keys are taken in turn. With a mask the longest
+ * tiles of several heads come first: of as many as fit the L2 cache, but enough to fill the GPU.
+ * In order and without a mask: those that fill it twice (ordered_dq.cuh). All tiles alike: one head
+ * after another. */
 static int heads_of_section(const AttnArgs *a, bool ordered, int blocks)
 {
     const AttnShape *n = &a->shape;

@@ -4,7 +4,7 @@
  *
  * A float32 sum has the same bits every time if its parts are added in the same order. A counter
  * for each 64 queries of a head and each warpgroup says who has added last, as its number plus 1:
- * who is next waits for that, adds, and writes its own. (At d = 256 the two warpgroups of two blocks
+ * who is next waits for that, adds, and writes its own. (At d = 256 the warpgroups of two blocks
  * share dQ: four counters, and a pair of blocks has one number.)
  *
  * To look at a counter takes some 700 clocks, and to be sure that the adds have been done before it
@@ -91,8 +91,8 @@ static __device__ __forceinline__ int *counters_of(const AttnArgs &a, const Pass
     return (int *)(pass.dQ_sum + tiles * (64 * C::D));
 }
 
-/* By one thread, before the others go on: barriers, and the ticket. rank: in a pair of blocks, which
- * has one ticket. */
+/* By one thread, before the others go on: barriers, and the ticket. rank: in a pair of blocks,
+ * which has one ticket. */
 template <class C>
 static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, const AttnArgs &a,
                                                    const Pass &pass, int rank = 0)

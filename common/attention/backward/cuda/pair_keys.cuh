@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * pair_keys.cuh: gradients on Hopper for d = 256: the loop of rung v14, which says why it is so, for
- * all that the library is asked, as hopper_keys.cuh has that of v12.
+ * pair_keys.cuh: gradients on Hopper for d = 256: the loop of rung v14, which says why it is so,
+ * for all that the library is asked, as hopper_keys.cuh has that of v12.
  *
  * A pair of blocks has 128 keys, one walk, and one place in the order of ordered_dq.cuh. What a
  * block hides, it hides for its own 64 keys. Of an odd number of blocks the last one has no keys:
@@ -174,7 +174,7 @@ walk_tile(uint32_t (&P)[2][4], float (&S)[4][4], float (&dP)[4][4], float (&dQ)[
 
 /* Where this warp's slab of dQ is added up. head: b * H + h. */
 static __device__ __forceinline__ float *slab_of(const Pass &pass, int head, int Nq,
-                                                   const Consumer &c, int i0)
+                                                 const Consumer &c, int i0)
 {
     const int warp = threadIdx.x % 128 / 32, panels = PairKeys::D / 64;
     const int64_t tile = (int64_t)head * divide_up(Nq, 64) + i0 / 64;
@@ -219,8 +219,8 @@ static __device__ __forceinline__ void consume_pair(float (&dK)[16][4], float (&
                                      smem_bytes);
     }
     walk_tile<T, ORDERED, true>(P, S, dP, dQ, dK, dV, c, last, 0, Nq, add, smem_bytes);
-    add_dQ_in_order<C, ORDERED>(slab_of(pass, head + walk.h, Nq, c, walk.i0), dQ, smem,
-                                c.warpgroup, last);
+    add_dQ_in_order<C, ORDERED>(slab_of(pass, head + walk.h, Nq, c, walk.i0), dQ, smem, c.warpgroup,
+                                last);
 }
 
 /* dK and dV through the place of K and V, each warpgroup its panels. */
@@ -285,8 +285,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[16][4], dV[16][4];
         registers_take<CONSUMER_REGISTERS>();
-        const Consumer consumer = {sight_of(work.rule, Nk, block.j0, C::Bc), a.scale * (float)M_LOG2E, rank,
-                                   warpgroup, there};
+        const Consumer consumer = {sight_of(work.rule, Nk, block.j0, C::Bc),
+                                   a.scale * (float)M_LOG2E, rank, warpgroup, there};
         consume_pair<T, ORDERED>(dK, dV, pass, consumer, block.b * H, Nq, walk, smem_bytes);
         cluster_arrive(); /* nothing more is written to the other block */
         if (work.sums.dK)
