@@ -20,15 +20,39 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import rungs  # noqa: E402
 import tool  # noqa: E402
 
-# O and lse for a stage whose rungs have a backward pass only: rungs of stage 03.
-FORWARD = """CUDA_RUNG_FN(flash_forward, v1_fa2)
-CUDA_RUNG_FN(flash_forward, v5_cp_async)
-CUDA_RUNG_FN(naive, v0_thread_per_score)
+# O and lse for a stage whose rungs have a backward pass only: stage 01's loops, on the CPU. A model
+# of a GPU would take longer for them than for the rung.
+FORWARD = """RUNG_FN(naive, v0_loops)
+static size_t bytes_of(const Tensor *t)
+{
+    int64_t last = 0;
+    for (int n = 0; n < 4; n++)
+        last += (t->shape[n] - 1) * (n < 3 ? t->stride[n] : 1);
+    return (size_t)(last + 1) * dtype_size(t->dtype);
+}
 static AttnStatus forward(const AttnArgs *args)
 {
-    if (args->shape.d > 128)
-        return naive_v0_thread_per_score(args);
-    return args->Q.dtype == ATTN_F32 ? flash_forward_v1_fa2(args) : flash_forward_v5_cp_async(args);
+    AttnArgs host = *args;
+    Tensor *tensors[] = {&host.Q, &host.K, &host.V, &host.O};
+    const size_t rows = (size_t)(args->shape.B * args->shape.H * args->shape.Nq) * sizeof(float);
+    AttnStatus status = ATTN_CUDA_ERROR;
+    int failed = 0;
+    for (int n = 0; n < 4; n++) {
+        const void *from = tensors[n]->data;
+        tensors[n]->data = malloc(bytes_of(tensors[n]));
+        failed |= !tensors[n]->data ||
+                  device_download(tensors[n]->data, from, bytes_of(tensors[n])) != 0;
+    }
+    host.lse = malloc(rows);
+    if (!failed && host.lse)
+        status = naive_v0_loops(&host);
+    if (status == ATTN_OK && (device_upload(args->O.data, host.O.data, bytes_of(&host.O)) != 0 ||
+                              device_upload(args->lse, host.lse, rows) != 0))
+        status = ATTN_CUDA_ERROR;
+    for (int n = 0; n < 4; n++)
+        free(tensors[n]->data);
+    free(host.lse);
+    return status;
 }"""
 
 
@@ -58,7 +82,7 @@ def write_main(output, main_c, entries):
         lines.append(f"ROWS_RUNG_CUDA({stage}, {rung}, {line['idea']});" if "softmax" in line else
                      f"extern const Rung rung_{stage}_{rung};")
     if needs_forward:
-        lines.append(FORWARD)
+        lines += ['#include "harness/device/device.h"', '#include "tensor.h"', FORWARD]
     begin = re.search(r"static void begin\(.*?\n\}\n", main_c.read_text(encoding="utf-8"), re.S)
     if begin:  # --block-q, --order
         lines.append(begin[0])
