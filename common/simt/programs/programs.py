@@ -37,6 +37,7 @@ static AttnStatus forward(const AttnArgs *args)
     const size_t rows = (size_t)(args->shape.B * args->shape.H * args->shape.Nq) * sizeof(float);
     AttnStatus status = ATTN_CUDA_ERROR;
     int failed = 0;
+    host.dO.data = host.dQ.data = host.dK.data = host.dV.data = NULL;
     for (int n = 0; n < 4; n++) {
         const void *from = tensors[n]->data;
         tensors[n]->data = malloc(bytes_of(tensors[n]));
@@ -82,7 +83,8 @@ def write_main(output, main_c, entries):
         lines.append(f"ROWS_RUNG_CUDA({stage}, {rung}, {line['idea']});" if "softmax" in line else
                      f"extern const Rung rung_{stage}_{rung};")
     if needs_forward:
-        lines += ['#include "harness/device/device.h"', '#include "tensor.h"', FORWARD]
+        lines += ['#include <stdlib.h>', '#include "harness/device/device.h"', '#include "tensor.h"',
+                  FORWARD]
     begin = re.search(r"static void begin\(.*?\n\}\n", main_c.read_text(encoding="utf-8"), re.S)
     if begin:  # --block-q, --order
         lines.append(begin[0])
