@@ -140,7 +140,7 @@ std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
     for (Fiber *f : come)
         f->clock++;
     for (Fiber *f : go)
-        f->base = result.size() == 1 ? result.begin()->second : result[f->block];
+        f->base = result.begin()->first == f->block ? result.begin()->second : result[f->block];
     return result;
 }
 

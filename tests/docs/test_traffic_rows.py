@@ -113,7 +113,10 @@ def test_recorded(tap):
                f"{part} / {whole}: {low} to {high}, {what}", str(found))
 
     rungs = {r["variant"] for r in rows if r["stage"] == "flash_forward"}
-    share("sm_bytes", "hbm_bytes_model", 0.96, 1.03, stage="flash_forward", dtype="bf16",
+    share("sm_bytes", "hbm_bytes_model", 0.97, 1.03, stage="flash_forward", dtype="bf16",
+          Nq={2048, 4096, 8192}, variant=rungs - {"v4_ldmatrix"})
+    # Two blocks of v4 that read the same keys meet in L1 now and then.
+    share("sm_bytes", "hbm_bytes_model", 0.96, 1.03, variant="v4_ldmatrix", dtype="bf16",
           Nq={2048, 4096, 8192})
     share("sm_bytes", "hbm_bytes_model", 0.95, 1.15, stage="flash_forward", dtype="bf16",
           Nq={512, 1024}, key_splits=1)
@@ -142,7 +145,7 @@ def test_recorded(tap):
     share("dram_bytes", "hbm_bytes_model", 0.9, 1.1, variant="v0_fa1", Nq=8192)
     share("dram_bytes", "hbm_bytes_model", 0.95, 1.05, variant="v1_cublas", dtype="f32", Nq=4096)
     # A sixth more in the rows of 2026-11-29, 1 % more in those before; why is not known.
-    share("dram_bytes", "hbm_bytes_model", 0.95, 1.2, variant="v1_cublas", dtype="f32", Nq=8192)
+    share("dram_bytes", "hbm_bytes_model", 1.1, 1.2, variant="v1_cublas", dtype="f32", Nq=8192)
 
 
 def test_metrics(tap):
