@@ -21,6 +21,7 @@ import operator
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -415,8 +416,18 @@ def compile_step(step, file, folder, asan=False, examiner=()):
     return program if good else None, said
 
 
+WAITS = 4  # times as long may pass where others have the processor, or nobody uses it
+
+
+def limit_processor(seconds):
+    """Of this process from now on. At the limit comes SIGXCPU, a second later SIGKILL."""
+    seconds = math.ceil(seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
 def run_case(program, flags, seconds):
-    """(exit status or None for no time, verdict text, what the learner's code printed)"""
+    """(exit status or None for no time, verdict text, what the learner's code printed); seconds: of
+    the processor."""
     read_end, write_end = os.pipe()
     environment = dict(os.environ, LEARN_FD=str(write_end))
     environment.setdefault("ASAN_OPTIONS", "detect_leaks=0")
@@ -424,11 +435,13 @@ def run_case(program, flags, seconds):
         try:
             process = subprocess.Popen([str(program), *flags], stdin=subprocess.DEVNULL,
                                        stdout=printed, stderr=printed, pass_fds=[write_end],
-                                       env=environment)
+                                       env=environment,
+                                       preexec_fn=lambda: limit_processor(seconds))
         finally:
             os.close(write_end)
         try:
-            status = process.wait(timeout=seconds)
+            status = process.wait(timeout=WAITS * seconds)
+            status = None if status == -signal.SIGXCPU else status
         except subprocess.TimeoutExpired:
             status = None
         finally:

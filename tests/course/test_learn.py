@@ -309,6 +309,11 @@ def check_behaviour(tap):
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
            "other arguments than the examiner gives are an error", (verdict, said))
+    start = step.solution().index("{", step.solution().index("void scores(")) + 1
+    verdict, said = judge_text(step, "#include <unistd.h>\n" + step.solution()[:start] +
+                               "usleep(1200000);" + step.solution()[start:], ())
+    tap.ok(verdict.passed, "a second is one of the processor: who waits for it has not failed",
+           (verdict, said))
     sums = learn_steps.find_step("03.4b")
     for line in ('#pragma GCC optimize("O3")', '_Pragma("GCC optimize (\\"O3\\")")',
                  '_Pragma("GCC optimize \\"O3\\"")', "#pragma float_control(precise, off)",
