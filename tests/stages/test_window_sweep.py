@@ -44,7 +44,7 @@ NONFINITE = (
 
 def nonfinite_lines(folder, quick):
     """quick: each of the files with one of the options only."""
-    for n, line in enumerate(test_sweep.nonfinite_cases(folder, True)):
+    for n, line in enumerate(test_sweep.nonfinite_cases(folder)):
         files = line[:line.index(" --seed")]
         for k, options in enumerate(NONFINITE):
             if not quick or (n + k) % len(NONFINITE) == 0:

@@ -83,8 +83,8 @@ def write_main(output, main_c, entries):
         lines.append(f"ROWS_RUNG_CUDA({stage}, {rung}, {line['idea']});" if "softmax" in line else
                      f"extern const Rung rung_{stage}_{rung};")
     if needs_forward:
-        lines += ['#include <stdlib.h>', '#include "harness/device/device.h"', '#include "tensor.h"',
-                  FORWARD]
+        lines += ['#include <stdlib.h>', '#include "harness/device/device.h"',
+                  '#include "tensor.h"', FORWARD]
     begin = re.search(r"static void begin\(.*?\n\}\n", main_c.read_text(encoding="utf-8"), re.S)
     if begin:  # --block-q, --order
         lines.append(begin[0])
