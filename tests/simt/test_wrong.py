@@ -143,7 +143,8 @@ def judge(entry, itself=False):
             return (command,)
 
         def wrong(case):
-            return made_for(case[len(case) - case[::-1].index("-d")])
+            dims = [value for flag, value in zip(case, case[1:]) if flag == "-d"]
+            return made_for(dims[-1] if dims else heads[0])
 
         try:
             return name, *first_rejected(wrong, wrong if itself else shipped, cases, "1")
