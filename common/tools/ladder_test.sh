@@ -155,8 +155,8 @@ test_cross() {
 # The build that both commands test.
 test_build() {
     # one portable architecture and Hopper's: every other one costs seconds per file. Where nothing
-    # can run, a template is compiled for one of the two 16-bit types and for three of the five head
-    # dimensions; `./ladder gpu build` compiles them all and fails on their spills.
+    # can run, the library's templates are compiled for one of the two 16-bit types and for one or
+    # two head dimensions; `./ladder gpu build` compiles them all and fails on their spills.
     sample=-Dgpu_sample=true
     ! gpu_visible || sample=-Dgpu_sample=false
     # no debug information: neither a debugger nor a profiler reads it here

@@ -416,7 +416,9 @@ def compile_step(step, file, folder, asan=False, examiner=()):
     return program if good else None, said
 
 
-WAITS = 4  # times as long may pass where others have the processor, or nobody uses it
+# A check's limit is time of the processor. The clock may run so many times as long, since other
+# programs have the processor, too; a check that only sleeps ends then.
+WAITS = 4
 
 
 def limit_processor(seconds):

@@ -35,6 +35,9 @@ def test_figures(tap):
 def test_rows(tap, program, device):
     rows = list(gradient_rows.rows(program, device))
     found = [(row["variant"], row["dtype"], row["loss_scale"]) for row in rows]
+    on_gpu = [name for name, _ in gradient_rows.variants_of(program, "cuda")]
+    tap.ok("v13_fused_delta" in on_gpu and "v14_cluster_pair" not in on_gpu,
+           "a rung for d = 256 alone is not asked for d = 64", on_gpu)
     wanted = [(name, dtype, scale) for dtype, scale in gradient_rows.RUNS
               for name, dtypes in gradient_rows.variants_of(program, device) if dtype in dtypes]
     tap.ok(found == wanted and len(found) >= 4, f"{len(found)} runs: variants, dtypes, loss scales",
