@@ -36,7 +36,7 @@ STAGES = [
      "05_sliding_window_online_h200.jsonl",
      "device=cuda dtype=bf16 N=16384 d=64 window=1024,0 backward=true", "forward_tflops",
      "TFLOP/s", "of_peer", ""),
-    ("06", "ring_burst", CASE, "06_ring_hopper_h100.jsonl",
+    ("06", "ring_burst", CASE, "06_ring_two_h200.jsonl",
      "transport=nccl ranks=2 N=65536 layout=zigzag", "rank_tflops",
      "TFLOP/s a GPU", "efficiency_both", "of its kernels alone"),
 ]
