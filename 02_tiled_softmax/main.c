@@ -21,9 +21,9 @@
  *     tiled_softmax --rows 8192 --cols 32768 --bench       the softmax alone
  */
 #include "harness/models/model.h"
-#include "harness/rows_attention.h"
 #include "harness/rows_mode.h"
 #include "harness/stage_main.h"
+#include "problem_rows_attention.h"
 #include "tiled_softmax_rungs.h"
 #include "variant_so.h"
 

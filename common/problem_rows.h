@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * problem_rows.h: all that a rung is asked that is a softmax of rows, and the line by which it
- * registers. (The harness computes attention with it: the products of stage 01 around it.)
+ * registers. (problem_rows_attention.h computes attention with it: the products of stage 01 around
+ * it.)
  *
  * How often such a rung touches x and y is its subject, so each file is compiled twice: as it is,
  * where LOAD and STORE are a plain read and a plain write, and once more with -DCOUNT_ACCESSES,

@@ -231,8 +231,8 @@ class Workshop:
             home, name = fields["rung"].split()
             function, alone = f"{home}_{name}", stage == "flash_backward"
             lines = ['#include "harness/rung.h"', f"RUNG_FN({home}, {name})"]
-            if "\nRUNG_ROWS(" in original:  # a softmax; the harness has the products around it
-                lines = ['#include "harness/rung.h"', '#include "harness/rows_attention.h"',
+            if "\nRUNG_ROWS(" in original:  # a softmax; the products are around it
+                lines = ['#include "harness/rung.h"', '#include "problem_rows_attention.h"',
                          f'ROWS_RUNG({home}, {name}, "");', f"RUNG_CALLS(ON_CPU, {home}, {name})"]
             passes = {"variant": function + "_backward" * alone}
             if "void backward(" in original and not alone:

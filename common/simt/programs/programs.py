@@ -74,7 +74,7 @@ def stage_text(main_c):
 def write_main(output, main_c, entries):
     folder = main_c.parent
     lines = [f"/* Generated from {folder.name}/main.c by common/simt/programs/programs.py. */",
-             '#include "harness/stage_main.h"', '#include "harness/rows_attention.h"',
+             '#include "harness/stage_main.h"', '#include "problem_rows_attention.h"',
              '#include "harness/rung.h"', '#include "harness/visits.h"', '#include "variant_so.h"']
     needs_forward = False
     for stage, rung, path in entries:

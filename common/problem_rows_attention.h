@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * rows_attention.h: attention around a softmax of rows, so that one sweep judges the rungs of stage
- * 02 as all others: all scores S, the rung's softmax on them in place, the product with V.
+ * problem_rows_attention.h: attention around a softmax of rows, so that one sweep judges the rungs
+ * of stage 02 as all others: all scores S, the rung's softmax on them in place, the product with V.
  *
  * Interface:
  * - attend_by_rows, rows_work (CPU); attend_by_rows_cuda, rows_work_cuda.
  * - ROWS_RUNG, ROWS_RUNG_CUDA: the Rung of a RowsRung, `static const` where they stand.
  */
-#ifndef ATTN_ROWS_ATTENTION_H
-#define ATTN_ROWS_ATTENTION_H
+#ifndef PROBLEM_ROWS_ATTENTION_H
+#define PROBLEM_ROWS_ATTENTION_H
 
 #include "problem.h"
 #include "problem_rows.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * rows_attention.cu: attention around a softmax of rows, on a GPU. See rows_attention.h. The two
- * products are cuBLAS's; in a build without it one thread computes one result.
+ * problem_rows_attention.cu: attention around a softmax of rows, on a GPU. See
+ * problem_rows_attention.h. The two products are cuBLAS's; in a build without it one thread
+ * computes one result.
  *
  * Interface: rows_work_cuda, attend_by_rows_cuda.
  */
-#include "harness/rows_attention.h"
+#include "problem_rows_attention.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

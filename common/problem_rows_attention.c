@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * rows_attention.c: attention around a softmax of rows, on a CPU. See rows_attention.h.
+ * problem_rows_attention.c: attention around a softmax of rows, on a CPU. See
+ * problem_rows_attention.h.
  */
-#include "harness/rows_attention.h"
+#include "problem_rows_attention.h"
 
 #include "units/scores.h"
 
