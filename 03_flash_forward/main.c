@@ -52,6 +52,7 @@
 #include "flash_forward_rungs.h"
 #include "harness/models/model_row.h"
 #include "harness/stage_main.h"
+#include "units/fast_memory.h"
 #include "variant_so.h"
 
 STAGE_TRACE(flash_forward); /* trace.c */
@@ -96,12 +97,17 @@ static const Stage stage = {"flash_forward",
                             variants,
                             sizeof variants / sizeof *variants};
 
+static void model(ReportRow *row)
+{
+    model_forward_row(row, FAST_ELEMENTS);
+}
+
 int main(int argc, char **argv)
 {
     static const StageMain flash_forward = {.variants = variants,
                                             .trace = flash_forward_trace,
                                             .trace_steps = flash_forward_trace_steps,
                                             .begin = flash_forward_begin,
-                                            .model = model_forward_row};
+                                            .model = model};
     return stage_main(&stage, &flash_forward, argc, argv);
 }

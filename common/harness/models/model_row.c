@@ -8,7 +8,6 @@
 
 #include "harness/models/model.h"
 #include "harness/stage_main.h"
-#include "units/fast_memory.h"
 
 /* The paper's algorithm that a rung is named after: 1 or 2 (v0_fa1_tiles, v1_fa2_rows), or 0. */
 static int paper_of(const Variant *v)
@@ -39,7 +38,7 @@ static void set_row(ReportRow *row, FlashTiles t, ModelTraffic traffic)
     row->model_bytes = traffic.load_bytes + traffic.store_bytes;
 }
 
-void model_forward_row(ReportRow *row)
+void model_forward_row(ReportRow *row, int64_t sram)
 {
     AttnArgs args;
     const FlashTiles t = tiles_of(row, &args);
@@ -51,7 +50,7 @@ void model_forward_row(ReportRow *row)
     else
         set_row(row, t, model_packed_traffic(&args, t.Br, t.Bc));
     if (paper && on_cpu) /* their tiles are those of --sram */
-        row->tiles.sram_elements = row->c->sram ? row->c->sram : FAST_ELEMENTS;
+        row->tiles.sram_elements = row->c->sram ? row->c->sram : sram;
 }
 
 /* Parts of the keys with a dQ of their own: on a CPU as many as `tasks` threads want. */
