@@ -51,7 +51,7 @@ site_object() {
     elif [ -n "${SITE_RUNGS:-}" ]; then
         echo "build/steps/${site_o##*/}" && return 0
     fi
-    clang --target=wasm32-wasi -std=gnu11 -O2 -flto -Wall -Werror -Wno-unknown-pragmas \
+    clang --target=wasm32-wasi -std=gnu11 -O2 -Wall -Werror -Wno-unknown-pragmas \
         -Wno-unused-variable -D_WASI_EMULATED_MMAN -Ibuild/steps -Icommon/wasm -Icommon \
         -Icommon/attention -I06_ring_burst -I. "-fmacro-prefix-map=${SITE_RUNGS:-}/=" "$@" -c \
         -o "$site_o" "$site_c" && echo "$site_o"
@@ -73,7 +73,7 @@ site_wasm() {
     : >build/steps/attn_config.h # what Meson writes for a processor: a browser has one path
     site_objects "$1" >"$1/objects" || return 1
     # shellcheck disable=SC2046
-    clang --target=wasm32-wasi -O2 -flto -mexec-model=reactor -Wl,--gc-sections -Wl,--strip-all \
+    clang --target=wasm32-wasi -O2 -mexec-model=reactor -Wl,--gc-sections -Wl,--strip-all \
         -Wl,-z,stack-size=65536 -o "$1/steps.wasm" $(cat "$1/objects") \
         -lwasi-emulated-mman || return 1
     # shellcheck disable=SC2046
