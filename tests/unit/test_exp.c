@@ -7,7 +7,7 @@
  * blocks the answer is one constant (1 below 2^-26, 0 or infinity far out, NaN). In the rest a
  * polynomial in double stands for the exact value; it is itself compared with libm.
  *
- * ATTN_TEST_QUICK=1, or a sanitizer build, takes every 61st block, 2 (an emulated processor) every
+ * ATTN_TEST_QUICK=1 takes every 61st block, 2 (an emulated processor) or a sanitizer build every
  * 241st, and those where results overflow, become subnormal or vanish; the name of the test says
  * whether it was all.
  */
@@ -248,7 +248,7 @@ static int step_wanted(void)
 {
     const char *quick = getenv("ATTN_TEST_QUICK");
     const int level = quick ? atoi(quick) : 0;
-    return level == 2 ? 241 : level || SANITIZED ? 61 : 1;
+    return level == 2 || SANITIZED ? 241 : level ? 61 : 1;
 }
 
 static void prove(int base2, double bound)
