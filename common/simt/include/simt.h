@@ -9,6 +9,9 @@
  */
 #pragma once
 #ifdef __cplusplus
+#include <cstddef>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS /* Bessel's and others: half of what clang would have to read */
+
 #include <assert.h>
 #include <math.h>
 #include <stdint.h>
