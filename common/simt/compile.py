@@ -11,6 +11,7 @@ The calls are those of clang's thread sanitizer (-fsanitize=thread), whose libra
 shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
 that makes one access of two lines' (it would have none).
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -63,7 +64,7 @@ def main():
         elif word.endswith(".cu"):
             source = word
     headers = str(HERE / "include")
-    machine = ["-mf16c", "-mfma"] if not target and is_x86(compiler) else []
+    machine = ["-mf16c", "-mfma"] if not target and os.uname().machine == "x86_64" else []
     feature = ["-D__CUDA_ARCH_FEAT_SM90_ALL"] if arch.endswith("a") else []
     front = [compiler, *target, "-std=c++17", "-I" + headers, "-include", headers + "/simt.h",
              *keep, "-D__CUDACC__", f"-D__CUDA_ARCH__={int(arch.rstrip('a')) * 10}", *feature]
@@ -103,11 +104,6 @@ def plain_vectors(text):
     return re.sub(r"typedef (\w+) (\w+)([24]) __attribute__\(\(ext_vector_type\(\d\)\)\);",
                   lambda m: f"struct alignas({m[3]} * sizeof({m[1]})) {m[2]}{m[3]} "
                             f"{{ {m[1]} {'x, y' if m[3] == '2' else 'x, y, z, w'}; }};", text)
-
-
-def is_x86(compiler):
-    said = subprocess.run([compiler, "-dumpmachine"], stdout=subprocess.PIPE, text=True, check=True)
-    return bool(re.match(r"x86_64|amd64", said.stdout))
 
 
 if __name__ == "__main__":
