@@ -18,13 +18,11 @@ import suite as suites
 from tap import Tap
 from test_assignments import KEY, build, edited, graded, numbers, solution
 
-SUITE = """contract=ring_method time=10 memory=256
-name=plain : --ranks 4 -H 2 -N 66 -d 8
-name=even : --ranks 4 -H 2 -N 64 -d 8 --causal
-name=causal : --ranks 4 -H 2 -N 66 -d 8 --causal
-name=zigzag : --ranks 4 -H 2 -N 64 -d 8 --causal --layout zigzag
-name=window : --ranks 4 -H 2 -N 64 -d 8 --window 20,3 --layout zigzag
-"""
+CASES = {"plain": "--ranks 4 -H 2 -N 66 -d 8",
+         "even": "--ranks 4 -H 2 -N 64 -d 8 --causal",
+         "causal": "--ranks 4 -H 2 -N 66 -d 8 --causal",
+         "zigzag": "--ranks 4 -H 2 -N 64 -d 8 --causal --layout zigzag",
+         "window": "--ranks 4 -H 2 -N 64 -d 8 --window 20,3 --layout zigzag"}
 OWNER = "int owner = (p->rank - step + p->world) % p->world;"
 ADD = "add_block(p, owner, kv, m, l);"
 STEPS = "step < p->world; step++"
@@ -136,13 +134,16 @@ EMPTY = [("    finish(p, m, l);\n    free(kv);", """
 
 
 def check_names(tap, place, plain):
-    libraries = [build(place, f"ring{number}", edited(plain, edits))
-                 for number, (edits, *_) in enumerate(NAMED)]
-    results = graded(place, suites.parse(SUITE, "ring"), libraries)
-    for (_, case, code, sentence), result in zip(NAMED, results):
-        test = next(test for test in result["tests"] if test["name"] == case)
-        tap.ok(test["status"] == "wrong" and test["code"] == code and sentence in test["message"],
-               f"{case}: {sentence}", f"{test['status']} {test['code']}: {test['message']}")
+    for case, flags in CASES.items():
+        named = [entry for entry in NAMED if entry[1] == case]
+        suite = suites.parse(f"contract=ring_method time=10 memory=256\n: {flags}\n", "ring")
+        results = graded(place, suite, [build(place, f"{case}{number}", edited(plain, edits))
+                                        for number, (edits, *_) in enumerate(named)])
+        for (*_, code, sentence), result in zip(named, results):
+            test = result["tests"][0]
+            tap.ok(test["status"] == "wrong" and test["code"] == code and
+                   sentence in test["message"], f"{case}: {sentence}",
+                   f"{test['status']} {test['code']}: {test['message']}")
 
 
 def check_subject(tap, place, folder, plain):
