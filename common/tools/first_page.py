@@ -8,8 +8,7 @@ Interface:
 - ladder_table(root, demo_file): the table of the first page: for each stage the first and the last
   rung on a CPU, from the demo's rows, and beside the last one the fastest variant on a GPU.
 - summary(rows): the five lines: right, fast, small, a window, where the rest stands.
-- stale_rows(root, demo_file): the rows of that table whose source has changed since; those of
-  stages 05 and 06 on a GPU are left out, because they are recorded last.
+- stale_rows(root, demo_file): the rows of that table whose source has changed since.
 """
 import pathlib
 import re
@@ -104,7 +103,7 @@ def ladder_table(root, demo_file):
 def stale_rows(root, demo_file):
     found = ladder_rows(root, demo_file)
     rows = [row for _, _, row, *_ in found]
-    rows += [gpu for number, _, _, _, gpu, _ in found if gpu and number < "06"]
+    rows += [gpu for *_, gpu, _ in found if gpu]
     return [row for row in rows if recorded.is_stale(row, root)]
 
 
