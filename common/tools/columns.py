@@ -6,7 +6,6 @@ Interface:
   TERMINAL_COLUMNS with SHORT_HEADS: in 100 columns of a terminal.
 - cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
 """
-import statistics
 
 import rows as recorded
 
@@ -128,16 +127,6 @@ def of(key, other):
     return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
 
 
-def spread_text(name):
-    """A median of rounds, and from where to where they lie."""
-    def text(row):
-        rounds = row.get(name)
-        if not rounds:
-            return number(None)
-        return f"{number(statistics.median(rounds))} ({min(rounds):.2f}..{max(rounds):.2f})"
-    return text
-
-
 def tile_text(row):
     return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
 
@@ -219,11 +208,6 @@ COLUMNS = {
                              lambda r: tera(r.get("peer_backward_gflops")), True),
     "of_peer_backward": ("backward, of peer", lambda r: number(recorded.of_peer_backward(r)), True),
     "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
-    "ratio": ("of sgemm 2048^3", spread_text("ratio"), True),
-    "scaling": ("speed-up, of sgemm's", spread_text("scaling"), True),
-    "sgemm_of_fma": ("sgemm, of the FMA loop", lambda r: number(r.get("sgemm_of_fma")), True),
-    "floor": ("floor", lambda r: number(r.get("floor"), 2), True),
-    "aim": ("aim", lambda r: number(r.get("aim"), 2), True),
     "gbytes_per_s": ("GB/s", lambda r: number(recorded.gbytes_per_s(r)), True),
     "share_of_copy": ("of copy", lambda r: percent(recorded.share_of_copy(r)), True),
     "hbm_bytes_model": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),

@@ -46,7 +46,7 @@ KINDS = {
                  "compulsory_bytes_model sram_elements fast_elements tile_rows tile_keys block_q "
                  "block_kv accesses score_max error nonfinite bound_ratio flash_ratio o_error "
                  "hidden hidden_backward temperature softcap dropout scale loss_scale sequences"),
-    "a list": (list, "window clip ms_backward ratio scaling alone_ms alone_ms_backward"),
+    "a list": (list, "window clip ms_backward alone_ms alone_ms_backward"),
     "an object": (dict, "errors tiles counters"),
 }
 
