@@ -21,6 +21,18 @@
 #include "problem_rows.h"
 #include "units/softmax_state.h"
 
+/* Not inlined: beside calls of expf, which leave no vector register as it was, gcc would keep m in
+ * memory, and each step of the loop would wait for the store of the step before it. */
+static __attribute__((noinline)) float largest(const float *x, int64_t n)
+{
+    float m = -INFINITY;
+    for (int64_t c = 0; c < n; c++) {
+        float s = LOAD(&x[c]);
+        m = m > s ? m : s;
+    }
+    return m;
+}
+
 static void softmax(const SoftmaxArgs *args)
 {
     int64_t cols = args->cols;
@@ -29,10 +41,7 @@ static void softmax(const SoftmaxArgs *args)
         float *y = args->y + row * cols;       /* [cols] */
         SoftmaxState state = softmax_empty();
 
-        for (int64_t c = 0; c < cols; c++) {
-            float s = LOAD(&x[c]);
-            state.m = state.m > s ? state.m : s;
-        }
+        state.m = largest(x, cols);
 
         /* An all -inf row has m = -inf; the shift is then 0 and every exp below is 0. */
         float shift = softmax_shift(state.m);

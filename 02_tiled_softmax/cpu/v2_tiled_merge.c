@@ -29,6 +29,15 @@
 #define BLOCK_COLS  64 /* 256 bytes: four cache lines, always in L1 */
 #define TREE_LEVELS 58 /* 2^58 blocks of 2^6 columns: more than an int64_t can index */
 
+/* Not inlined, so that m stays in a register (v0). */
+static __attribute__((noinline)) float largest(const float *x, int64_t n)
+{
+    float m = -INFINITY;
+    for (int64_t c = 0; c < n; c++)
+        m = m > x[c] ? m : x[c];
+    return m;
+}
+
 /* State of one block. x is copied first, so that memory is read once although the loop over the
  * block runs twice. */
 static SoftmaxState block_state(const float *x, int64_t n)
@@ -36,8 +45,7 @@ static SoftmaxState block_state(const float *x, int64_t n)
     float block[BLOCK_COLS];
     SoftmaxState state = softmax_empty();
     LOAD_BLOCK(block, x, n);
-    for (int64_t c = 0; c < n; c++)
-        state.m = state.m > block[c] ? state.m : block[c];
+    state.m = largest(block, n);
     float shift = softmax_shift(state.m);
     for (int64_t c = 0; c < n; c++)
         state.l += expf(block[c] - shift);
