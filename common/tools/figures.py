@@ -356,14 +356,12 @@ def backward_wall(rows):
 
 FAST = "library"
 SLOW = {"cpu": "v0_offline_mask", "cuda": "v0_online_block"}
-# Rows from before stage 05 had a library of that name.
-FORMER = {"v2_window_tiles": FAST}
 PLAIN = {"temperature": 1, "clip": [0, 1], "dropout": 0, "qk_norm": 0, "softcap": 0}
 
 
 def windowed(rows):
     """Forward rows of stage 05 with as many queries as keys and no option but the window."""
-    rows = [dict(r, variant=FORMER.get(r["variant"], r["variant"])) for r in rows
+    rows = [r for r in rows
             if r["stage"] == "sliding_window"]
     return [r for r in rows if not r.get("backward")
             and r.get("Nq") == r.get("Nk") and r.get("sequences") in (None, 1)
