@@ -45,7 +45,7 @@ static int refuse_both_masks(const char *mask)
 CLI_READER(causal)
 {
     (void)f, (void)flag, (void)text;
-    if (GIVEN(given, FLAG_MASK) && c->mask != ATTN_MASK_CAUSAL_LOWER_RIGHT)
+    if (cli_given(given, "--mask") && c->mask != ATTN_MASK_CAUSAL_LOWER_RIGHT)
         return refuse_both_masks(given->mask_text);
     c->mask = ATTN_MASK_CAUSAL_LOWER_RIGHT;
     c->mask_given = 1;
@@ -56,7 +56,7 @@ CLI_READER(mask)
 {
     int mask = 0, status;
     given->mask_text = text;
-    if (GIVEN(given, FLAG_CAUSAL) && strcmp(text, "causal-lower-right") != 0)
+    if (cli_given(given, "--causal") && strcmp(text, "causal-lower-right") != 0)
         return refuse_both_masks(text);
     status = cli_read_name(flag, text, f->value, &mask);
     c->mask = (AttnMask)mask;
@@ -108,7 +108,6 @@ CLI_READER(variant)
     if (given->variant && given->variant != f && strcmp(c->variant, text) != 0)
         return cli_refuse("%s %s: found beside %s %s, accepted is one of the two", f->name, text,
                           c->variant_flag, c->variant);
-    given->flag[FLAG_VARIANT] = 1;
     given->variant = f;
     c->variant_flag = f->name;
     c->variant = text;
@@ -142,7 +141,7 @@ static int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, co
     void *at = (f->per_program ? (char *)cli : (char *)c) + f->at;
     int64_t value = 0;
     int status;
-    given->flag[f->id] = 1;
+    given->flag[f - cli_flags] = 1;
     if (f->also)
         *(int *)(void *)((char *)c + f->also) = 1;
     switch (f->kind) {
@@ -421,7 +420,7 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         return EXIT_USAGE;
     if (c->variant_so && check_shared_object(c->variant_so) != 0)
         return EXIT_USAGE;
-    if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)
+    if (c->variant_so && !given->variant && strcmp(c->variant, "all") == 0)
         return c->device != CLI_DEVICE_CUDA
                    ? 0
                    : cli_refuse("--variant-so: found beside --device cuda, accepted is the CPU");
@@ -491,7 +490,7 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
         return EXIT_USAGE;
     /* a random dO still has that distribution */
     if ((files || c->bundled) && (!c->backward || c->do_file || c->bundled == CLI_BUNDLED_CAUSAL) &&
-        GIVEN(given, FLAG_DIST))
+        cli_given(given, "--dist"))
         return cli_refuse("--dist: found beside %s, accepted is with random inputs only",
                           files ? "--q --k --v" : "--bundled");
     if (c->bundled == CLI_BUNDLED_CAUSAL && !c->mask_given) /* the mask it was trained with */
@@ -499,13 +498,13 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
     if (c->do_file && !c->backward)
         return cli_refuse("--do: found without --backward, accepted is both");
     if (c->mask_file && c->mask != ATTN_MASK_FULL) {
-        if (GIVEN(given, FLAG_MASK_FILE))
+        if (cli_given(given, "--mask-file"))
             return cli_refuse("--mask-file: found without --mask full, accepted is both");
         c->mask_file = NULL; /* of the command line; this line of --cases wants another mask */
     }
-    if (!c->bench && (GIVEN(given, FLAG_WARMUP) || GIVEN(given, FLAG_ITERS)) && c->line == 0)
+    if (!c->bench && cli_given(given, "--warmup --iters") && c->line == 0)
         return cli_refuse("%s: found without --bench, accepted is both",
-                          GIVEN(given, FLAG_WARMUP) ? "--warmup" : "--iters");
+                          cli_given(given, "--warmup --iters"));
     if (c->mask == ATTN_MASK_CAUSAL_UPPER_LEFT || c->mask == ATTN_MASK_CAUSAL_LOWER_RIGHT)
         c->window_right = 0;
     cli_finish_layout(c);
@@ -514,20 +513,17 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
 
 static int finish_rows(const CliCase *c, const CliGiven *given)
 {
-    static const FlagId senseless[] = {
-        FLAG_Q,       FLAG_BUNDLED, FLAG_SAVE,   FLAG_SEQ,       FLAG_SEQ_Q,
-        FLAG_SEQ_KV,  FLAG_D,       FLAG_B,      FLAG_H,         FLAG_KV_HEADS,
-        FLAG_MASK,    FLAG_CAUSAL,  FLAG_WINDOW, FLAG_MASK_FILE, FLAG_SCALE,
-        FLAG_SOFTCAP, FLAG_STRIDES, FLAG_TRACE,  FLAG_BACKWARD,  FLAG_VARIANT_SO};
+    const char *found = cli_given(
+        given, "--q --bundled --save --seq --seq-q --seq-kv --head-dim --batch --heads --kv-heads "
+               "--mask --causal --window --mask-file --scale --softcap --strides --trace "
+               "--backward --variant-so");
     double bytes = (double)c->rows * (double)c->cols * 2.0 * (double)dtype_size(c->dtype);
-    size_t i;
     if (!c->rows != !c->cols)
         return cli_refuse("%s: found without %s, accepted is both", c->rows ? "--rows" : "--cols",
                           c->rows ? "--cols" : "--rows");
-    for (i = 0; c->rows && i < sizeof senseless / sizeof *senseless; i++)
-        if (GIVEN(given, senseless[i]))
-            return cli_refuse("%s: found beside --rows, accepted is the softmax alone or attention",
-                              cli_flags[senseless[i]].name);
+    if (c->rows && found)
+        return cli_refuse("%s: found beside --rows, accepted is the softmax alone or attention",
+                          found);
     if (c->rows && c->dtype != ATTN_F32)
         return cli_refuse("--dtype: found %s beside --rows, accepted is f32", dtype_name(c->dtype));
     if (bytes > cli_memory_limit())
@@ -540,13 +536,13 @@ static int finish_rows(const CliCase *c, const CliGiven *given)
 /* Outputs of another program: there is nothing to run, to time or to save. */
 static int finish_judge(const CliCase *c, const CliGiven *given)
 {
-    static const FlagId senseless[] = {FLAG_VARIANT_SO, FLAG_VARIANT, FLAG_SAVE,    FLAG_BENCH,
-                                       FLAG_ROWS,       FLAG_PACK,    FLAG_NO_CHECK};
-    for (size_t i = 0; c->judge_dir && i < sizeof senseless / sizeof *senseless; i++)
-        if (GIVEN(given, senseless[i]))
-            return cli_refuse("--judge: found beside %s, accepted is one of the two",
-                              cli_flags[senseless[i]].name);
-    return 0;
+    const char *found = given->variant
+                            ? given->variant->name
+                            : cli_given(given, "--variant-so --save --bench --rows --pack "
+                                               "--no-check");
+    return c->judge_dir && found
+               ? cli_refuse("--judge: found beside %s, accepted is one of the two", found)
+               : 0;
 }
 
 /* The checks between flags once all are known. */
@@ -569,8 +565,8 @@ static int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
     if (c->bench && c->needs_cuda && device_is_model())
         return cli_refuse("--bench: found on simt, a model on a CPU, accepted is a GPU or "
                           "--device cpu: a model has no times");
-    c->own_variants = (!c->variant_so && !c->judge_dir) || GIVEN(given, FLAG_VARIANT) ||
-                      strcmp(c->variant, "all") != 0;
+    c->own_variants =
+        (!c->variant_so && !c->judge_dir) || given->variant || strcmp(c->variant, "all") != 0;
     if (c->variant_so && finish_sandbox(cli) != 0)
         return EXIT_USAGE;
     if (c->variant_so) {
@@ -724,10 +720,8 @@ static int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char *
                 return cli_refuse("%s: found no value, accepted is %s %s", flag, flag, f->value);
             value = words[++i];
         }
-        if (f->id == FLAG_HELP || f->id == FLAG_LIST || f->id == FLAG_VERSION) {
-            (f->id == FLAG_HELP   ? cli_print_help
-             : f->id == FLAG_LIST ? cli_print_list
-                                  : cli_print_version)(cli->stage);
+        if (f->kind == TO_PAGE) {
+            f->print(cli->stage);
             if (fflush(stdout) == 0 && !ferror(stdout))
                 return EXIT_OK;
             cli_refuse("%s: found that the standard output did not take the page, accepted is one "
@@ -800,7 +794,7 @@ int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, ch
         status = cli_read_set(cli, &c, &set, count, words, 1);
         if (status != CLI_CONTINUE)
             return status;
-        set.flag[FLAG_VARIANT] |= given->flag[FLAG_VARIANT];
+        set.variant = set.variant ? set.variant : given->variant;
         status = cli_finish(cli, &c, &set);
         if (status == 0)
             status = add_case(cli, &c, &room);

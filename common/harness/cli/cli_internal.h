@@ -17,90 +17,11 @@
 
 struct CliGiven;
 
-typedef enum FlagId {
-    FLAG_B,
-    FLAG_H,
-    FLAG_KV_HEADS,
-    FLAG_SEQ,
-    FLAG_SEQ_Q,
-    FLAG_SEQ_KV,
-    FLAG_D,
-    FLAG_DTYPE,
-    FLAG_ROWS,
-    FLAG_COLS,
-    FLAG_SRAM,
-    FLAG_SMEM_LIMIT,
-    FLAG_CU_SEQLENS_Q,
-    FLAG_CU_SEQLENS_KV,
-    FLAG_MASK,
-    FLAG_CAUSAL,
-    FLAG_MASK_FILE,
-    FLAG_WINDOW,
-    FLAG_SCALE,
-    FLAG_SOFTCAP,
-    FLAG_TEMPERATURE,
-    FLAG_CLIP,
-    FLAG_DROPOUT,
-    FLAG_QK_NORM,
-    FLAG_SEED,
-    FLAG_DIST,
-    FLAG_BUNDLED,
-    FLAG_Q,
-    FLAG_K,
-    FLAG_V,
-    FLAG_DO,
-    FLAG_WQ,
-    FLAG_WK,
-    FLAG_TENSOR_LAYOUT,
-    FLAG_PACK,
-    FLAG_STRIDES,
-    FLAG_CASES,
-    FLAG_DEVICE,
-    FLAG_VARIANT,
-    FLAG_METHOD,
-    FLAG_VARIANT_SO,
-    FLAG_JUDGE,
-    FLAG_SO_TIME,
-    FLAG_SO_SANDBOX,
-    FLAG_SO_MEMORY,
-    FLAG_THREADS,
-    FLAG_BLOCK_Q,
-    FLAG_BLOCK_KV,
-    FLAG_ORDER,
-    FLAG_BACKWARD,
-    FLAG_DETERMINISTIC,
-    FLAG_CHECK,
-    FLAG_NO_CHECK,
-    FLAG_BENCH,
-    FLAG_WARMUP,
-    FLAG_ITERS,
-    FLAG_RANKS,
-    FLAG_TRANSPORT,
-    FLAG_LAYOUT,
-    FLAG_NODES,
-    FLAG_LINK,
-    FLAG_PARTIALS,
-    FLAG_TIMEOUT,
-    FLAG_SEED_SCHEDULE,
-    FLAG_INJECT,
-    FLAG_VERIFY_HOPS,
-    FLAG_JSON,
-    FLAG_SAVE,
-    FLAG_TRACE,
-    FLAG_STEP,
-    FLAG_TRACE_JSON,
-    FLAG_QUIET,
-    FLAG_LIST,
-    FLAG_VERSION,
-    FLAG_HELP,
-    FLAG_COUNT
-} FlagId;
-
-struct CliFlag;
+enum { FLAG_COUNT = 75 }; /* rows of the table */
 
 /* Where a value goes. What is of no plain kind has a reader of its own. */
 typedef enum CliKind {
-    TO_NOTHING,
+    TO_PAGE,    /* print, and the program ends */
     TO_SIZE,    /* int64_t, least .. most */
     TO_INT,     /* int, least .. most */
     TO_U64,     /* uint64_t */
@@ -113,20 +34,20 @@ typedef enum CliKind {
 } CliKind;
 
 typedef struct CliFlag {
-    FlagId id;
     const char *name;  /* "--seq" */
-    const char *alias; /* "-N" or NULL */
     const char *value; /* "N" in --help; NULL: takes no value; "[=X]": only after '=' */
+    const char *help;  /* with the default */
+    const char *alias; /* "-N" or NULL */
     unsigned feature;  /* STAGE_HAS_... or 0 for every stage */
     int per_program;   /* not allowed in a line of --cases */
     const char *group; /* heading in --help, NULL: as the flag before */
-    const char *help;  /* with the default */
     CliKind kind;
     size_t at; /* of the field in CliCase, or with per_program in Cli */
     int64_t least, most;
     size_t also; /* of an int in CliCase that says that the flag was given; 0: none */
     int (*read)(CliCase *c, struct CliGiven *given, const struct CliFlag *f, const char *flag,
                 const char *text);
+    void (*print)(const Stage *stage);
 } CliFlag;
 
 extern const CliFlag cli_flags[FLAG_COUNT];
@@ -134,9 +55,9 @@ extern const CliFlag cli_flags[FLAG_COUNT];
 /* Which flags the set being read has given: conflicts count within a set, a line of --cases
  * overrides the command line. */
 typedef struct CliGiven {
-    uint8_t flag[FLAG_COUNT];
-    const char *mask_text;  /* what --mask said */
-    const CliFlag *variant; /* --variant or --method, whichever was there; NULL: none */
+    uint8_t flag[FLAG_COUNT]; /* in the order of cli_flags: cli_given */
+    const char *mask_text;    /* what --mask said */
+    const CliFlag *variant;   /* --variant or --method, whichever was there; NULL: none */
 } CliGiven;
 
 #define CLI_MAX_THREADS 256
@@ -145,9 +66,10 @@ typedef struct CliGiven {
 #define CLI_MAX_SCALE 1e18
 /* Kernels multiply the cap by log2(e). */
 #define CLI_MAX_SOFTCAP 1e38
-#define GIVEN(g, id)    ((g)->flag[id])
 
 const CliFlag *cli_find_flag(const char *text, size_t length);
+/* names: of flags, the long ones, with blanks between. The first that the set has, or NULL. */
+const char *cli_given(const CliGiven *given, const char *names);
 const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length);
 void cli_print_help(const Stage *stage);
 void cli_print_list(const Stage *stage);

@@ -54,14 +54,8 @@ CLI_READER(dropout)
 /* A run without sizes, masks, windows and input files is causal with a small window. */
 static void default_window(CliCase *c, const CliGiven *given)
 {
-    static const FlagId plain[] = {
-        FLAG_B,    FLAG_H,      FLAG_KV_HEADS, FLAG_SEQ, FLAG_SEQ_Q,   FLAG_SEQ_KV,      FLAG_D,
-        FLAG_MASK, FLAG_CAUSAL, FLAG_WINDOW,   FLAG_Q,   FLAG_BUNDLED, FLAG_CU_SEQLENS_Q};
-    size_t i;
-    for (i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (GIVEN(given, plain[i]))
-            return;
-    if (c->line)
+    if (c->line || cli_given(given, "--batch --heads --kv-heads --seq --seq-q --seq-kv --head-dim "
+                                    "--mask --causal --window --q --bundled --cu-seqlens-q"))
         return;
     c->mask = ATTN_MASK_CAUSAL_LOWER_RIGHT;
     c->window_left = DEFAULT_WINDOW;
@@ -79,10 +73,9 @@ static int finish_tensors(CliCase *c, const CliGiven *given)
                           : c->cu_kv_file ? "--cu-seqlens-q"
                                           : "--cu-seqlens-q and --cu-seqlens-kv");
     if (!thd && cu > 0) {
-        if (GIVEN(given, FLAG_CU_SEQLENS_Q) || GIVEN(given, FLAG_CU_SEQLENS_KV))
+        if (cli_given(given, "--cu-seqlens-q --cu-seqlens-kv"))
             return cli_refuse("%s: found without --tensor-layout thd, accepted is both",
-                              GIVEN(given, FLAG_CU_SEQLENS_Q) ? "--cu-seqlens-q"
-                                                              : "--cu-seqlens-kv");
+                              cli_given(given, "--cu-seqlens-q --cu-seqlens-kv"));
         c->cu_q_file = c->cu_kv_file = NULL; /* of the command line; this line of --cases is not */
     }
     if (thd && c->B > 1)
@@ -91,7 +84,7 @@ static int finish_tensors(CliCase *c, const CliGiven *given)
     if (thd && c->bundled)
         return cli_refuse("--bundled: found beside --tensor-layout thd, accepted is bshd or sbhd");
     if (c->tensors == CLI_SBHD) {
-        if (GIVEN(given, FLAG_STRIDES))
+        if (cli_given(given, "--strides"))
             return cli_refuse("--strides: found beside --tensor-layout sbhd, accepted is one of "
                               "the two");
         c->layout = LAYOUT_SBHD;
@@ -120,7 +113,7 @@ static int finish_options(CliCase *c, const CliGiven *given)
         return cli_refuse("--temperature: found %g with a scale of %g, accepted is a quotient up "
                           "to %g: larger ones make scores that float32 does not hold",
                           (double)c->temperature, scale, CLI_MAX_SCALE);
-    if (c->trace && !GIVEN(given, FLAG_BLOCK_Q) && !GIVEN(given, FLAG_BLOCK_KV))
+    if (c->trace && !cli_given(given, "--block-q --block-kv"))
         c->block_q = c->block_kv = 8; /* 64 positions in an 8 x 8 matrix of blocks */
     c->trace_blocks = c->trace;
     return 0;
@@ -200,7 +193,7 @@ static int finish_transport(CliCase *c, const CliGiven *given)
 #endif
     if (r->adversarial && r->transport != CLI_SIM)
         return cli_refuse("--seed-schedule: found beside --transport %s, accepted is sim", name);
-    if (GIVEN(given, FLAG_LINK) && r->transport != CLI_NCCL)
+    if (cli_given(given, "--link") && r->transport != CLI_NCCL)
         return cli_refuse("--link: found beside --transport %s, accepted is nccl", name);
     if ((r->inject || r->verify_hops) && r->transport == CLI_NCCL)
         return cli_refuse("%s: found beside --transport nccl, accepted is sim or mpi",
