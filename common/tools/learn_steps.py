@@ -34,10 +34,11 @@ import typing
 import simt_library
 import tool
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "course"))
-import suite
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "common/course"), str(ROOT / "tests/wrong")]
+import suite
+import workshop
+
 LEARN = ROOT / "docs" / "learn"
 SIMT = ROOT / "common" / "simt"
 SHOWN = 4000          # characters of a learner's own output that are shown
@@ -97,7 +98,8 @@ class Step:
         """None: the learner begins with an empty file."""
         if "source" in self.header:
             with_bug = (ROOT / self.header["source"]).read_text(encoding="utf-8")
-            return self.without_head(apply_patch(with_bug, ROOT / self.header["patch"]))
+            _, hunks = workshop.read_patch(ROOT / self.header["patch"])
+            return self.without_head(workshop.apply_hunks(with_bug, hunks))
         if "bug" in self.header:
             blocks = (self.folder / "bug").read_text(encoding="utf-8")
             return exchange_blocks(self.solution(), blocks, f"{self.name}/bug")
@@ -175,26 +177,6 @@ def exchange(text, old, new, where):
     new = tool.lines_of(textwrap.dedent("\n".join(new)))
     lines[first:first + len(old)] = [(indent + line).rstrip() for line in new]
     return "\n".join(lines) + "\n"
-
-
-def apply_patch(text, path):
-    """The hunks of one of tests/wrong's patches, each of which fits in one place."""
-    hunks = []
-    for line in tool.lines_of(path.read_text(encoding="utf-8")):
-        if line.startswith("@@"):
-            hunks.append(([], []))
-        elif hunks and line[:1] in (" ", "-", "+", ""):
-            old, new = hunks[-1]
-            if line[:1] != "+":
-                old.append(line[1:])
-            if line[:1] != "-":
-                new.append(line[1:])
-    for old, new in hunks:
-        old, new = "\n".join(old).rstrip("\n") + "\n", "\n".join(new).rstrip("\n") + "\n"
-        if text.count(old) != 1:
-            raise ValueError(f"{path.name}: {text.count(old)} places match")
-        text = text.replace(old, new)
-    return text
 
 
 HEADER = {name: (str, "") for name in ("contract", "time", "links", "include", "source", "patch",
