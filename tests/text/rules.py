@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
 """rules.py: the limits of the sources as functions from text to complaints.
 
-Each rule takes text, not files, so that test_rules.py can feed it bad text: a rule that cannot
-complain is worth nothing.
-
 Interface (each returns a list of sentences, empty when all is well):
 - line_widths, function_lengths, spdx, interface_list, leftovers: one source file.
 - banned_flags: one source or build file.

@@ -202,28 +202,6 @@ def all_errors_of_the_seed(tap):
            f"{patches}\n{told}")
 
 
-def self_test(tap):
-    """The applier must refuse what does not fit."""
-    for label, hunks in (("a missing line", [(["b", "x"], ["b"])]),
-                         ("an ambiguous place", [(["a"], ["z"])]),
-                         ("an empty change", [(["b"], ["b"])])):
-        try:
-            apply_hunks("a\nb\na\n", hunks)
-            tap.ok(False, f"the applier refuses {label}")
-        except Failure:
-            tap.ok(True, f"the applier refuses {label}")
-    tap.ok(apply_hunks("a\nb\na\n", [(["b", "a"], ["c", "a"])]) == "a\nc\na\n", "and applies")
-    with tempfile.NamedTemporaryFile("w", suffix=".patch") as header:
-        header.write("file: 01_naive/naive.h\nvariant: x\nwhat: y\ncaught-by: O\ncase: -N 1\n"
-                     "+++ b/01_naive/naive.h\n@@ -1,1 +1,0 @@\n-z\n")
-        header.flush()
-        try:
-            read_patch(header.name)
-            tap.ok(False, "a header alone is no source")
-        except Failure as why:
-            tap.ok("compiled by nobody" in str(why), "a header alone is no source", str(why))
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -241,7 +219,6 @@ def main():
     tiny = [args.program, "--device", args.device, "-N", "1", "-H", "1", "-d", "1", "--quiet"]
     if run(tiny).returncode == 77:
         return tap.skip_all(f"no {args.device} device here")
-    self_test(tap)
     programs, others = set(), 0
     for path in args.patches or sorted(glob.glob(os.path.join(HERE, "*.patch"))):
         try:
