@@ -2,8 +2,9 @@
 """columns.py: what the tables show of a recorded run (rows.py), as text.
 
 Interface:
-- COLUMNS: column name -> (heading, row -> text, numbers to the right). DEMO_COLUMNS: in Markdown;
-  TERMINAL_COLUMNS with SHORT_HEADS: in 100 columns of a terminal.
+- COLUMNS: column name -> (heading, row -> text). WORDS: those that are no numbers, which stand to
+  the left. DEMO_COLUMNS: in Markdown; TERMINAL_COLUMNS with SHORT_HEADS: in 100 columns of a
+  terminal.
 - cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
 """
 
@@ -73,8 +74,8 @@ def rank_text(row):
     return text + (" bf16 partials" if row.get("partials") == "bf16" else "")
 
 
-def most_sent(key):
-    """Payload of one pass, of the rank that sends most."""
+def most(key):
+    """Of the rank that sends or holds most."""
     return lambda row: size(max(row[key]) if row.get(key) else None)
 
 
@@ -82,10 +83,6 @@ def hidden_text(row):
     """Of the time of messages, covered by computation, in the forward and the backward pass."""
     shares = [row.get("hidden"), row.get("hidden_backward") if row.get("backward") else None]
     return " / ".join(percent(share) for share in shares if share is not None) or "-"
-
-
-def error_of(array):
-    return lambda row: scientific((row.get("errors") or {}).get(array))
 
 
 def case_text(row):
@@ -114,21 +111,22 @@ def percent(value):
     return "-" if value is None else f"{value:.0%}"
 
 
+def plain(value):
+    return "-" if value is None else str(value)
+
+
+def of(value, form=plain):
+    """A field of the row, or what a function makes of it, as text."""
+    return lambda row: form(value(row) if callable(value) else row.get(value))
+
+
 def of_rank(gflops):
     """TFLOP/s of one rank, from the GFLOP/s of all."""
-    def text(row):
-        rate = gflops(row)
-        return number(rate and rate / row["ranks"] / 1e3)
-    return text
+    return of(lambda row: gflops(row) and gflops(row) / row["ranks"], tera)
 
 
-def of(key, other):
-    """One number of a row as a percentage of another."""
-    return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
-
-
-def tile_text(row):
-    return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
+def error_of(array):
+    return of(lambda row: (row.get("errors") or {}).get(array), scientific)
 
 
 def online_steps(row):
@@ -140,21 +138,13 @@ def online_steps(row):
 
 
 def online_keys(row):
-    return "-" if online_steps(row) == "-" else plain("block_kv")(row)
+    return "-" if online_steps(row) == "-" else str(row["block_kv"])
 
 
 def window_tiles(row):
     """Of all tiles of the score matrix: skipped, masked and clean."""
     tiles = row.get("tiles") or {}
     return f"{tiles['skipped']} / {tiles['masked']} / {tiles['clean']}" if tiles else "-"
-
-
-def bytes_of(key):
-    return lambda r: size(r.get(key))
-
-
-def plain(key):
-    return lambda row: "-" if row.get(key) is None else str(row[key])
 
 
 def counter(name):
@@ -173,109 +163,81 @@ def top_stalls(row):
 
 
 COLUMNS = {
-    "stage": ("stage", plain("stage"), False),
-    "variant": ("variant", plain("variant"), False),
-    "device": ("device", plain("device"), False),
-    "dtype": ("dtype", plain("dtype"), False),
-    "case": ("case", case_text, False),
-    "B": ("B", plain("B"), True),
-    "H": ("H", plain("H"), True),
-    "Hkv": ("kv heads", plain("Hkv"), True),
-    "N": ("N", plain("Nq"), True),
-    "d": ("d", plain("d"), True),
-    "mask": ("mask", plain("mask"), False),
-    "rows": ("rows", plain("rows"), True),
-    "cols": ("columns", plain("cols"), True),
-    "accesses": ("accesses per element", lambda r: number(r.get("accesses")), True),
-    "threads": ("threads", plain("threads"), True),
+    **{name: (name, of(name)) for name in ("stage", "variant", "device", "dtype", "B", "H", "d",
+                                           "mask", "rows", "threads", "peer", "ranks", "layout",
+                                           "link", "partials")},
+    "case": ("case", case_text),
+    "Hkv": ("kv heads", of("Hkv")),
+    "N": ("N", of("Nq")),
+    "cols": ("columns", of("cols")),
+    "accesses": ("accesses per element", of("accesses", number)),
     "deterministic": ("in a fixed order",
-                      lambda r: {True: "yes", False: "no"}.get(r.get("deterministic"), "-"), False),
-    "ms_med": ("ms", lambda r: number(recorded.time_ms(r)), True),
-    "ms_backward": ("backward, ms", lambda r: number(r.get("ms_backward_med")), True),
-    "ncu_ms": ("ms (ncu)", lambda r: number(r.get("ncu_ms")), True),
-    "splits": ("blocks a row tile", plain("key_splits"), True),
-    "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
-    "gflops": ("GFLOP/s", lambda r: number(recorded.gflops(r)), True),
-    "gflop": ("GFLOP", lambda r: number(r.get("flops") and r["flops"] / 1e9), True),
-    "tflops": ("TFLOP/s", lambda r: number(recorded.gflops(r) and recorded.gflops(r) / 1e3), True),
-    "peer": ("peer", plain("peer"), False),
-    "peer_tflops": ("peer's TFLOP/s",
-                    lambda r: number(r.get("peer_gflops") and r["peer_gflops"] / 1e3), True),
-    "of_peer": ("of peer", lambda r: number(recorded.of_peer(r)), True),
-    "forward_tflops": ("forward, TFLOP/s", lambda r: tera(recorded.pass_gflops(r, False)), True),
-    "backward_tflops": ("backward, TFLOP/s", lambda r: tera(recorded.pass_gflops(r, True)), True),
-    "peer_backward_tflops": ("peer's backward, TFLOP/s",
-                             lambda r: tera(r.get("peer_backward_gflops")), True),
-    "of_peer_backward": ("backward, of peer", lambda r: number(recorded.of_peer_backward(r)), True),
-    "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
-    "gbytes_per_s": ("GB/s", lambda r: number(recorded.gbytes_per_s(r)), True),
-    "share_of_copy": ("of copy", lambda r: percent(recorded.share_of_copy(r)), True),
-    "hbm_bytes_model": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
-    "compulsory_bytes_model": ("everything once (model)",
-                               lambda r: size(r.get("compulsory_bytes_model")), True),
-    "l2_request_bytes": ("L2 requests (ncu)", lambda r: size(r.get("l2_request_bytes")), True),
-    "dram_bytes": ("HBM (ncu)", lambda r: size(r.get("dram_bytes")), True),
-    "tensor": ("tensor cores", counter("tensor"), True),
-    "fma": ("f32 units", counter("fma"), True),
-    "xu": ("exp units", counter("xu"), True),
-    "issue": ("issue slots", counter("issue"), True),
-    "shared": ("shared memory", counter("shared"), True),
-    "dram": ("HBM", counter("dram"), True),
-    "stalls": ("warps waiting, for each instruction issued", top_stalls, False),
-    "sm_bytes": ("at the SMs (ncu)", bytes_of("sm_bytes"), True),
-    "sm_of_model": ("SMs / model", of("sm_bytes", "hbm_bytes_model"), True),
-    "l2_of_model": ("L2 / model", of("l2_request_bytes", "hbm_bytes_model"), True),
-    "dram_of_model": ("HBM / model", of("dram_bytes", "hbm_bytes_model"), True),
-    "loss_scale": ("loss times", plain("loss_scale"), True),
-    "dO_zero": ("dO made zero", lambda r: percent(r.get("dO_zero")), True),
-    "dQ_error": ("dQ rows off by (median)", lambda r: scientific(r.get("dQ_error_median")), True),
-    "dQ_lost": ("dQ rows lost", lambda r: percent(r.get("dQ_rows_lost")), True),
-    "dK_lost": ("dK rows lost", lambda r: percent(r.get("dK_rows_lost")), True),
-    "dV_lost": ("dV rows lost", lambda r: percent(r.get("dV_rows_lost")), True),
-    "sram": ("M", plain("sram_elements"), True),
-    "tile": ("tile", tile_text, True),
-    "tiles": ("tiles skipped / masked / full", window_tiles, True),
-    "block_kv": ("keys a step", online_keys, True),
-    "steps": ("steps", online_steps, True),
-    "o_error": ("largest error of O", lambda r: scientific(r.get("o_error")), True),
-    "ranks": ("ranks", plain("ranks"), True),
-    "transport": ("transport", plain("transport"), False),
-    "layout": ("layout", plain("layout"), False),
-    "nodes": ("nodes", plain("nodes"), True),
-    "link": ("link", plain("link"), False),
-    "partials": ("partials", plain("partials"), False),
-    "sent": ("sent by a rank, forward", most_sent("sent_bytes"), True),
-    "sent_backward": ("backward", most_sent("sent_bytes_backward"), True),
-    "link_bytes": ("sent by all", bytes_of("link_bytes"), True),
-    "rank_peak": ("most that a rank holds", most_sent("rank_peak_bytes"), True),
-    "rank_peak_model": ("by the model", most_sent("rank_peak_model_bytes"), True),
-    "hidden": ("communication hidden", hidden_text, True),
+                      lambda row: {True: "yes", False: "no"}.get(row.get("deterministic"), "-")),
+    "ms_med": ("ms", of(recorded.time_ms, number)),
+    "ms_backward": ("backward, ms", of("ms_backward_med", number)),
+    "ncu_ms": ("ms (ncu)", of("ncu_ms", number)),
+    "splits": ("blocks a row tile", of("key_splits")),
+    "bound_ratio": ("error / bound", of("bound_ratio", lambda ratio: number(ratio, 2))),
+    "gflops": ("GFLOP/s", of(recorded.gflops, number)),
+    "gflop": ("GFLOP", of("flops", lambda flops: number(flops and flops / 1e9))),
+    "tflops": ("TFLOP/s", of(recorded.gflops, tera)),
+    "peer_tflops": ("peer's TFLOP/s", of("peer_gflops", tera)),
+    "of_peer": ("of peer", of(recorded.of_peer, number)),
+    "forward_tflops": ("forward, TFLOP/s", of(recorded.forward_gflops, tera)),
+    "backward_tflops": ("backward, TFLOP/s", of(recorded.backward_gflops, tera)),
+    "of_peer_backward": ("backward, of peer", of(recorded.of_peer_backward, number)),
+    "share": ("of sgemm", of(recorded.share, percent)),
+    "gbytes_per_s": ("GB/s", of(recorded.gbytes_per_s, number)),
+    "share_of_copy": ("of copy", of(recorded.share_of_copy, percent)),
+    "hbm_bytes_model": ("traffic (model)", of("hbm_bytes_model", size)),
+    "compulsory_bytes_model": ("everything once (model)", of("compulsory_bytes_model", size)),
+    "l2_request_bytes": ("L2 requests (ncu)", of("l2_request_bytes", size)),
+    "dram_bytes": ("HBM (ncu)", of("dram_bytes", size)),
+    "sm_bytes": ("at the SMs (ncu)", of("sm_bytes", size)),
+    "tensor": ("tensor cores", counter("tensor")),
+    "fma": ("f32 units", counter("fma")),
+    "xu": ("exp units", counter("xu")),
+    "issue": ("issue slots", counter("issue")),
+    "shared": ("shared memory", counter("shared")),
+    "dram": ("HBM", counter("dram")),
+    "stalls": ("warps waiting, for each instruction issued", top_stalls),
+    "loss_scale": ("loss times", of("loss_scale")),
+    "dO_zero": ("dO made zero", of("dO_zero", percent)),
+    "dQ_error": ("dQ rows off by (median)", of("dQ_error_median", scientific)),
+    "dQ_lost": ("dQ rows lost", of("dQ_rows_lost", percent)),
+    "dK_lost": ("dK rows lost", of("dK_rows_lost", percent)),
+    "dV_lost": ("dV rows lost", of("dV_rows_lost", percent)),
+    "tiles": ("tiles skipped / masked / full", window_tiles),
+    "block_kv": ("keys a step", online_keys),
+    "steps": ("steps", online_steps),
+    "o_error": ("largest error of O", of("o_error", scientific)),
+    "sent": ("sent by a rank, forward", most("sent_bytes")),
+    "sent_backward": ("backward", most("sent_bytes_backward")),
+    "rank_peak": ("most that a rank holds", most("rank_peak_bytes")),
+    "rank_peak_model": ("by the model", most("rank_peak_model_bytes")),
+    "hidden": ("communication hidden", hidden_text),
     "rank_tokens": ("tokens of a GPU",
-                    lambda r: str(r["Nq"] // r["ranks"]) if r.get("ranks") else "-", True),
-    "rank_forward_tflops": ("forward, TFLOP/s of a GPU",
-                            of_rank(lambda r: recorded.pass_gflops(r, False)), True),
-    "rank_tflops": ("both passes", of_rank(recorded.gflops), True),
-    "rank_peer_tflops": ("peer's forward", of_rank(lambda r: r.get("peer_gflops")), True),
-    "rank_peer_both_tflops": ("peer's both passes", of_rank(lambda r: r.get("peer_both_gflops")),
-                              True),
-    "of_peer_both": ("both, of peer", lambda r: number(recorded.of_peer_both(r)), True),
-    "efficiency": ("forward, of the kernel alone", lambda r: number(r.get("efficiency")), True),
-    "efficiency_both": ("both passes, of the kernel alone",
-                        lambda r: number(r.get("efficiency_both")), True),
-    "balance": ("a ring's limit", lambda r: number(r.get("balance")), True),
-    "O_error": ("error of O", error_of("O"), True),
-    "lse_error": ("error of lse", error_of("lse"), True),
-    "dQ_error_max": ("error of dQ", error_of("dQ"), True),
-    "dK_error_max": ("error of dK", error_of("dK"), True),
-    "dV_error_max": ("error of dV", error_of("dV"), True),
-    "fits": ("has to fit", plain("fast_elements"), True),
-    "loads": ("loads", plain("loads"), True),
-    "stores": ("stores", plain("stores"), True),
-    "traffic": ("counted", bytes_of("traffic_bytes"), True),
-    "peak_bytes": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
+                    of(lambda row: row.get("ranks") and row["Nq"] // row["ranks"])),
+    "rank_forward_tflops": ("forward, TFLOP/s of a GPU", of_rank(recorded.forward_gflops)),
+    "rank_tflops": ("both passes", of_rank(recorded.gflops)),
+    "rank_peer_tflops": ("peer's forward", of_rank(lambda row: row.get("peer_gflops"))),
+    "rank_peer_both_tflops": ("peer's both passes",
+                              of_rank(lambda row: row.get("peer_both_gflops"))),
+    "of_peer_both": ("both, of peer", of(recorded.of_peer_both, number)),
+    "efficiency": ("forward, of the kernel alone", of("efficiency", number)),
+    "efficiency_both": ("both passes, of the kernel alone", of("efficiency_both", number)),
+    "balance": ("a ring's limit", of("balance", number)),
+    "O_error": ("error of O", error_of("O")),
+    "lse_error": ("error of lse", error_of("lse")),
+    "dQ_error_max": ("error of dQ", error_of("dQ")),
+    "dK_error_max": ("error of dK", error_of("dK")),
+    "dV_error_max": ("error of dV", error_of("dV")),
+    "peak_bytes": ("peak memory", of("peak_bytes", size)),
     "speed": ("speed against v0",
-              lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),
+              of("_speed", lambda speed: "-" if speed is None else f"{number(speed)}x")),
 }
+WORDS = {"stage", "variant", "device", "dtype", "case", "mask", "deterministic", "peer", "stalls",
+         "layout", "link", "partials"}
 DEMO_COLUMNS = ["stage", "variant", "device", "case", "bound_ratio", "ms_med", "gflops", "share",
                 "hbm_bytes_model", "peak_bytes", "speed"]
 

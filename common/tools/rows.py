@@ -12,8 +12,8 @@ Interface:
 - is_stale(row): the variant's sources have changed since the row was recorded.
 - grouped(rows): rows of one case together. ladder_order, rung_order: keys to sort rows by.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
-- gflops, share, gbytes_per_s, share_of_copy, pass_gflops, of_peer, of_peer_backward,
-  of_peer_both: rates of a row, None where it has none.
+- gflops, forward_gflops, backward_gflops, share, gbytes_per_s, share_of_copy, of_peer,
+  of_peer_backward, of_peer_both: rates of a row, None where it has none.
 - facts(rows): the machine, revision and command lines behind a table, one line each.
 """
 import functools
@@ -139,22 +139,16 @@ def same_value(value, wanted):
 
 @functools.lru_cache(maxsize=None)
 def hashes_now(root):
-    """{(stage folder, variant): (hash of its file, hash of all its sources)}"""
-    sources = source_hashes.sources_hashes(pathlib.Path(root))
-    return {key: (digest, sources[key])
-            for key, digest in source_hashes.variant_hashes(pathlib.Path(root)).items()}
+    return source_hashes.sources_hashes(pathlib.Path(root))
 
 
 def is_stale(row, root=ROOT):
-    """True when the sources of this row's variant are not those it was measured on. Rows of
-    before there was a sources_sha256 know of the variant's own file only."""
-    for (folder, variant), (file, sources) in hashes_now(str(root)).items():
+    """True when the sources of this row's variant are not those it was measured on, or are gone."""
+    for (folder, variant), sources in hashes_now(str(root)).items():
         if folder.split("_", 1)[1].startswith(row["stage"]) and \
                 variant == source_hashes.variant_key(row["variant"], row.get("device")):
-            if "sources_sha256" in row:
-                return row["sources_sha256"] != sources
-            return row.get("sha256") != file
-    return True  # no such source any more
+            return row.get("sources_sha256") != sources
+    return True
 
 
 def case_of(row):
@@ -207,8 +201,7 @@ def gflops(row):
 
 def share(row):
     """Fraction of this machine's sgemm rate; a CPU figure only."""
-    rate, mine = row.get("sgemm_gflops"), gflops(row)
-    return mine / rate if rate and mine and row.get("device") == "cpu" else None
+    return ratio(gflops(row), row.get("sgemm_gflops")) if row.get("device") == "cpu" else None
 
 
 def gbytes_per_s(row):
@@ -219,35 +212,37 @@ def gbytes_per_s(row):
 
 def share_of_copy(row):
     """Fraction of the device's copy rate, measured in the same run."""
-    rate, mine = row.get("copy_gbps"), gbytes_per_s(row)
-    return mine / rate if rate and mine else None
+    return ratio(gbytes_per_s(row), row.get("copy_gbps"))
 
 
-def pass_gflops(row, backward):
-    """The rate of one of the two passes of a row with --backward: 2 and 5 products."""
-    ms = row.get("ms_backward_med" if backward else "ms_med")
-    if not ms or not row.get("flops") or (backward and not row.get("backward")):
-        return None
-    share_of_pass = (5 / 7 if backward else 2 / 7) if row.get("backward") else 1
-    return row["flops"] * share_of_pass / ms / 1e6
+def forward_gflops(row):
+    """The rate of the forward pass: 2 of the 7 products of a row with --backward."""
+    ms, of_pass = row.get("ms_med"), 2 / 7 if row.get("backward") else 1
+    return row["flops"] * of_pass / ms / 1e6 if ms and row.get("flops") else None
+
+
+def backward_gflops(row):
+    ms = row.get("ms_backward_med") if row.get("backward") else None
+    return row["flops"] * 5 / 7 / ms / 1e6 if ms and row.get("flops") else None
+
+
+def ratio(mine, peer):
+    return mine / peer if mine and peer else None
 
 
 def of_peer(row):
     """Of stage 05's and 06's rows with both passes the forward's; of_peer_backward has stage 05's
     other one, of_peer_both stage 06's both."""
     forward = row["stage"] in ("sliding_window", "ring_burst")
-    mine = pass_gflops(row, False) if forward else gflops(row)
-    return mine / row["peer_gflops"] if row.get("peer_gflops") and mine else None
+    return ratio(forward_gflops(row) if forward else gflops(row), row.get("peer_gflops"))
 
 
 def of_peer_backward(row):
-    mine = pass_gflops(row, True)
-    return mine / row["peer_backward_gflops"] if row.get("peer_backward_gflops") and mine else None
+    return ratio(backward_gflops(row), row.get("peer_backward_gflops"))
 
 
 def of_peer_both(row):
-    mine = gflops(row)
-    return mine / row["peer_both_gflops"] if row.get("peer_both_gflops") and mine else None
+    return ratio(gflops(row), row.get("peer_both_gflops"))
 
 
 def facts(rows):

@@ -3,11 +3,9 @@
 """table.py: recorded runs as a table for the terminal or for Markdown.
 
     table.py FILE.jsonl... [--demo] [--columns a,b,c] [--filter "variant=v1_blas N>=1024"]
-                           [--markdown] [--stale]
 
 Interface:
-- Rows that were not checked or failed are left out and counted below the table; `--stale` prints
-  the rows whose source has changed since they were recorded, and exits 1 when there are any.
+- Rows that were not checked or failed are left out and counted below the table.
 - terminal(rows, columns) and markdown(rows, columns) give the text; docs.py uses the latter.
 """
 import argparse
@@ -38,7 +36,7 @@ def terminal(rows, columns, root=recorded.ROOT, case_lines=False, gaps=True):
     the rows are one block."""
     table = cells_of(rows, columns, root)
     heads = [shown.SHORT_HEADS.get(c, shown.COLUMNS[c][0]) for c in columns]
-    right = [shown.COLUMNS[c][2] for c in columns]
+    right = [c not in shown.WORDS for c in columns]
     width = [max(len(line[i]) for line in [heads, *table]) for i in range(len(columns))]
 
     def line(cells):
@@ -61,7 +59,7 @@ def terminal(rows, columns, root=recorded.ROOT, case_lines=False, gaps=True):
 def markdown(rows, columns, root=recorded.ROOT, with_commands=True):
     table = cells_of(rows, columns, root)
     lines = ["| " + " | ".join(shown.COLUMNS[c][0] for c in columns) + " |",
-             "|" + "|".join("--:" if shown.COLUMNS[c][2] else "---" for c in columns) + "|"]
+             "|" + "|".join("---" if c in shown.WORDS else "--:" for c in columns) + "|"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
               for cells in table]
     machines, commands = recorded.facts(rows)
@@ -77,22 +75,15 @@ def main():
     parser.add_argument("--demo", action="store_true", help="the table of ./ladder demo")
     parser.add_argument("--columns", default="")
     parser.add_argument("--filter", default="")
-    parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--stale", action="store_true")
     args = parser.parse_args()
     rows = [row for row in recorded.load(args.files) if "experiment" not in row]
     rows = recorded.grouped(recorded.select(rows, args.filter))
-    if args.stale:
-        stale = [row for row in rows if recorded.is_stale(row)]
-        for row in stale:
-            print(f"{row['_where']}: {row['stage']} {row['variant']}: source has changed since")
-        return 1 if stale else 0
     good = recorded.add_speedups(recorded.usable(rows))
     columns = args.columns.split(",") if args.columns else shown.DEMO_COLUMNS
     if args.demo:
         sys.stdout.write(terminal(good, shown.TERMINAL_COLUMNS, case_lines=True))
     else:
-        sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
+        sys.stdout.write(terminal(good, columns))
     failed = [row for row in rows if row.get("pass") is False]
     unchecked = len(rows) - len(good) - len(failed)
     if unchecked:
