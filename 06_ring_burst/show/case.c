@@ -65,7 +65,7 @@ static int run_so(Report *report, const Cli *cli, const CliCase *c, const Inputs
     const RingSetup setup = ring_setup_of(c, RING_METHOD_RING);
     RunResult out;
     int status;
-    status = run_variant_so_here(&out, cli->stage, problem, c, cli, &setup, sizeof setup);
+    status = run_variant_so(&out, cli->stage, problem, c, cli, &setup, sizeof setup);
     status = show_row(report, c, problem, reference, v, &out, status);
     result_free(&out);
     return status;

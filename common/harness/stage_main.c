@@ -20,7 +20,7 @@ static int run_one(const StageMain *s, Report *report, const Cli *cli, const Cli
     int judged, status;
     device_set_smem_limit(c->smem_limit);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, cli->stage, inputs, c, cli);
+        status = run_variant_so(&out, cli->stage, inputs, c, cli, NULL, 0);
     else
         status = run_variant(&out, v, inputs, c);
     if (out.status == ATTN_SKIP && out.answered &&

@@ -3,8 +3,8 @@
 
 Interface:
 - COLUMNS: column name -> (heading, row -> text). WORDS: those that are no numbers, which stand to
-  the left. DEMO_COLUMNS: in Markdown; TERMINAL_COLUMNS with SHORT_HEADS: in 100 columns of a
-  terminal.
+  the left. DEMO_COLUMNS: where none are asked for. TERMINAL_COLUMNS with SHORT_HEADS: in 100
+  columns of a terminal.
 - cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
 """
 

@@ -18,7 +18,7 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                the head of a file is not compared
     table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
                                checked rows only; rows whose source has changed are marked;
-                               commands=no leaves out the command lines below the table, sort=N
+                               commands=no leaves out the command lines below the table, sort=Nq
                                puts the rows in the order of that number
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
                                these, and code: FILE, may say pending="COMMAND": where there is no
@@ -62,9 +62,8 @@ import rows as recorded
 import table as table_tool
 import tool
 
-KINDS = "code|diff|table|number|reading|ladder|lessons|minutes|run"
-MARKER = re.compile(rf"(?<!`)<!-- ({KINDS}): (.*?) -->(.*?)<!-- /\1 -->", re.S)
-OPENING = re.compile(rf"(?<!`)<!-- ({KINDS}): .*? -->")
+OPENING = r"(?<!`)<!-- (code|diff|table|number|reading|ladder|lessons|minutes|run): (.*?) -->"
+MARKER = re.compile(OPENING + r"(.*?)<!-- /\1 -->", re.S)
 LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python", ".sh": "sh"}
 
 
@@ -154,9 +153,12 @@ def excerpt(context, where, comment=True):
     return function_lines(text, name, path, comment)
 
 
-def cut(body, first, last, where):
-    """Some lines of an excerpt: a lesson shows the loop, not what stands around it."""
-    lines = body.split("\n")
+def cut(body, options, where):
+    """With from= and to= some lines of an excerpt: a lesson shows the loop, not what stands around
+    it."""
+    if not {"from", "to"} & set(options):
+        return body
+    first, last, lines = options.get("from", ""), options.get("to", ""), body.split("\n")
     start = next((n for n, line in enumerate(lines) if first in line), None)
     if start is None:
         raise DocsError(f"{where}: no line holds '{first}'")
@@ -180,64 +182,50 @@ def link(context, page, where):
 
 
 def expand_code(context, page, words, options):
-    if len(words) != 1:
-        raise DocsError("code: expected one PATH#name")
-    if "pending" in options and not (context.root / words[0].split("#")[0]).exists():
+    (where,) = words
+    path = where.partition("#")[0]
+    if "pending" in options and not (context.root / path).exists():
         raise Pending(options["pending"])
-    body = excerpt(context, words[0], options.get("comment") != "no")
-    if "from" in options or "to" in options:
-        body = cut(body, options.get("from", ""), options.get("to", ""), words[0])
-    language = LANGUAGE.get(pathlib.Path(words[0].split("#")[0]).suffix, "")
-    return f"\n{fence(language, body)}\n\n*{link(context, page, words[0])}*\n"
+    body = cut(excerpt(context, where, options.get("comment") != "no"), options, where)
+    language = LANGUAGE.get(pathlib.Path(path).suffix, "")
+    return f"\n{fence(language, body)}\n\n*{link(context, page, where)}*\n"
 
 
-def expand_diff(context, page, words, options):
-    if len(words) != 2:
-        raise DocsError("diff: expected two files or functions")
-    sides = []
-    for where in words:
-        text = excerpt(context, where)
-        # The teaching text at the head of a file is not part of the step.
-        sides.append(re.sub(r"\A/\*.*?\*/\n", "", text, flags=re.S).split("\n"))
-    lines = list(difflib.unified_diff(*sides, lineterm="", n=int(options.get("context", 2))))[2:]
+def expand_diff(context, page, words, _options):
+    before, after = words
+    # The teaching text at the head of a file is not part of the step.
+    sides = [re.sub(r"\A/\*.*?\*/\n", "", excerpt(context, where), flags=re.S).split("\n")
+             for where in words]
+    lines = list(difflib.unified_diff(*sides, lineterm="", n=2))[2:]
     if not lines:
-        raise DocsError(f"diff: {words[0]} and {words[1]} do not differ")
+        raise DocsError(f"diff: {before} and {after} do not differ")
     changed = sum(line[0] in "+-" for line in lines)
     body = "\n".join(re.sub(r"^@@.*@@.*", "@@", line) for line in lines)
-    return (f"\n{fence('diff', body)}\n\n*{changed} changed lines: {link(context, page, words[0])} "
-            f"to {link(context, page, words[1])}*\n")
+    return (f"\n{fence('diff', body)}\n\n*{changed} changed lines: {link(context, page, before)} "
+            f"to {link(context, page, after)}*\n")
 
 
 def recorded_rows(context, words, options):
-    if len(words) != 1:
-        raise DocsError("expected one FILE.jsonl")
-    if "pending" in options and not (context.root / words[0]).exists():
+    (file,) = words
+    if "pending" in options and not (context.root / file).exists():
         raise Pending(options["pending"])
-    found = recorded.load([context.root / words[0]])
+    found = recorded.load([context.root / file])
     rows = recorded.select(recorded.add_speedups(recorded.usable(found)), options.get("filter", ""))
     if options.get("fresh") == "yes":
         rows = [row for row in rows if not recorded.is_stale(row, context.root)]
     if not rows and "pending" in options:
         raise Pending(options["pending"])
     if not rows:
-        raise DocsError(f"{words[0]}: no checked row for filter '{options.get('filter', '')}'")
+        raise DocsError(f"{file}: no checked row for filter '{options.get('filter', '')}'")
     return rows
 
 
 def expand_table(context, _page, words, options):
     rows = recorded_rows(context, words, options)
     if "sort" in options:
-        field = "Nq" if options["sort"] == "N" else options["sort"]
-        rows = sorted(rows, key=lambda row: row[field])
-    columns = options["columns"].split(",") if "columns" in options else shown.DEMO_COLUMNS
-    commands = options.get("commands") != "no"
-    return f"\n{table_tool.markdown(rows, columns, context.root, commands)}"
-
-
-def expand_ladder(context, _page, words, _options):
-    if len(words) != 1:
-        raise DocsError("ladder: expected one FILE.jsonl")
-    return f"\n{first_page.ladder_table(context.root, words[0])}"
+        rows = sorted(rows, key=lambda row: row[options["sort"]])
+    return "\n" + table_tool.markdown(rows, options["columns"].split(","), context.root,
+                                      options.get("commands") != "no")
 
 
 def expand_number(context, _page, words, options):
@@ -246,19 +234,6 @@ def expand_number(context, _page, words, options):
         raise DocsError(f"number: {len(rows)} rows match, one is wanted: "
                         + " ".join(row["_where"] for row in rows[:4]))
     return shown.cell(rows[0], options.get("column", "")).strip()
-
-
-def expand_reading(context, _page, words, _options):
-    return "\n" + (reading.held(context.root) if words == ["held"] else
-                   reading.markdown(context.root, words))
-
-
-def expand_lessons(context, page, words, _options):
-    return "\n" + lessons.index(context.root, words, page)
-
-
-def expand_minutes(context, _page, words, _options):
-    return str(lessons.minutes(context.root, words))
 
 
 def find_program(context, name):
@@ -286,8 +261,7 @@ def expand_run(context, _page, words, options):
         output, found, _ = output.partition("\n" + options["before"])
         if not found:
             raise DocsError(f"run: {shlex.join(words)}: no line begins with {options['before']}")
-    if "from" in options or "to" in options:
-        output = cut(output, options.get("from", ""), options.get("to", ""), words[0])
+    output = cut(output, options, words[0])
     typed = "$ " + shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
     folded = textwrap.wrap(re.sub(r" (--?\S+) (?=[^-])", " \\1\xa0", typed), 82,
                            break_long_words=False, break_on_hyphens=False,
@@ -296,9 +270,19 @@ def expand_run(context, _page, words, options):
     return f"\n{fence('console', shown_as + chr(10) + output.rstrip())}\n"
 
 
-EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
-             "number": expand_number, "reading": expand_reading, "ladder": expand_ladder,
-             "lessons": expand_lessons, "minutes": expand_minutes, "run": expand_run}
+def expand_reading(context, _page, words, _options):
+    return "\n" + (reading.held(context.root) if words == ["held"] else
+                   reading.markdown(context.root, words))
+
+
+EXPANDERS = {
+    "code": expand_code, "diff": expand_diff, "table": expand_table, "number": expand_number,
+    "reading": expand_reading, "run": expand_run,
+    "ladder": lambda context, _page, words, _options:
+        "\n" + first_page.ladder_table(context.root, *words),
+    "lessons": lambda context, page, words, _options:
+        "\n" + lessons.index(context.root, words, page),
+    "minutes": lambda context, _page, words, _options: str(lessons.minutes(context.root, words))}
 
 
 def parse_arguments(kind, text):
@@ -307,8 +291,8 @@ def parse_arguments(kind, text):
     words, options = [], {}
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
-        known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
-                        "pending", "fresh", "from", "to", "commands", "sort")
+        known = key in ("columns", "column", "filter", "comment", "exit", "before", "pending",
+                        "fresh", "from", "to", "commands", "sort")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:
@@ -335,7 +319,7 @@ def expand(text, page, context):
             raise DocsError(f"{page}:{line}: {why}") from error
         return f"<!-- {kind}: {arguments} -->{new}<!-- /{kind} -->"
 
-    if len(OPENING.findall(text)) != len(MARKER.findall(text)):
+    if len(re.findall(OPENING, text)) != len(MARKER.findall(text)):
         raise DocsError(f"{page}: a marker is not closed, or closed inside another")
     return MARKER.sub(fill, text)
 

@@ -39,13 +39,7 @@ const Foreign *foreign_load(char *why, size_t size)
 }
 
 int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                   const Cli *cli)
-{
-    return run_variant_so_here(out, stage, p, c, cli, NULL, 0);
-}
-
-int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                        const Cli *cli, const void *setup, size_t setup_bytes)
+                   const Cli *cli, const void *setup, size_t setup_bytes)
 {
     char why[512];
     const Foreign *course;

@@ -19,7 +19,7 @@
 typedef struct Foreign {
     /* Can this machine shut a submission in a sandbox? 1, or 0 with the reason in `why`. */
     int (*strict_here)(char *why, size_t size);
-    /* run_variant_so_here, without --judge */
+    /* run_variant_so, without --judge */
     int (*run)(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                const Cli *cli, const void *setup, size_t setup_bytes);
     /* What ./ladder grade would say of this one case, on stderr. */

@@ -8,6 +8,7 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attn_config.h"
+#include "harness/device/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -96,53 +97,51 @@ void run_note_peak(RunResult *out, int backward, size_t live)
     workspace_lower_peak();
 }
 
-AttnStatus run_open_rung(RungRun *rung, const Variant *v, const CliCase *c, const AttnArgs *args)
-{
-    AttnStatus status = ATTN_OK;
-    memset(rung, 0, sizeof *rung);
-    if (v->rung)
-        status = rung_open(rung, v->rung, v->device, args);
-    rung->p.sram = c->sram;
-    return status;
-}
-
 /* Where a variant has no function of its own for the pass, its rung computes it. The backward pass
  * reads this run's own O and lse. */
-static AttnStatus run_pass(RunResult *out, const Variant *v, RungRun *rung, int backward,
-                           size_t live, double *ms)
+static AttnStatus run_pass(RunResult *out, const Variant *v, RungRun *rung, const AttnArgs *args,
+                           int backward, size_t live, DeviceTimer *timer, double *ms)
 {
     const AttnFn pass = backward ? v->backward : v->forward;
     AttnStatus status = pass ? ATTN_OK : rung_load(rung, backward), stored = ATTN_OK;
-    const double start = bench_now_ms();
-    if (status == ATTN_OK)
-        status = pass ? pass(&out->args) : rung_pass(rung, backward);
-    *ms = bench_now_ms() - start;
+    double start;
+    if (timer) {
+        workspace_settle(); /* or the pass would pay for it */
+        out->l2_flushed = device_flush_l2() == 0;
+        if (status == ATTN_OK && device_timer_start(timer) != 0)
+            status = ATTN_CUDA_ERROR;
+    }
+    start = bench_now_ms();
+    if (status == ATTN_OK) {
+        status = pass ? pass(args) : rung_pass(rung, backward);
+        *ms = timer ? device_timer_stop_ms(timer) : bench_now_ms() - start;
+        if (status == ATTN_OK && !(*ms >= 0.0))
+            status = ATTN_CUDA_ERROR;
+    }
     run_note_peak(out, backward, live);
     if (!pass)
         stored = rung_store(rung, backward);
     return status == ATTN_OK ? stored : status;
 }
 
-/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
-static AttnStatus run_host(RunResult *out, const Variant *v, const CliCase *c)
+AttnStatus run_repetitions(RunResult *out, const Variant *v, const CliCase *c, const AttnArgs *args,
+                           DeviceTimer *timer, RunPoison *poison, const void *of)
 {
     const size_t live = workspace_live();
     const double start = bench_now_ms();
-    Storage *all[RUN_OUTPUTS];
     RungRun rung;
-    AttnStatus status;
-    int round, pass, i;
-    workspace_reset_peak();
-    status = run_open_rung(&rung, v, c, &out->args);
-    run_outputs(out, all);
-    bench_set_threads(c->threads);
-    for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
+    AttnStatus status = ATTN_OK;
+    memset(&rung, 0, sizeof rung);
+    if (v->rung)
+        status = rung_open(&rung, v->rung, v->device, args);
+    rung.p.sram = c->sram;
+    for (int round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
          round++) {
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
-        run_poison(out);
-        for (pass = 0; status == ATTN_OK && pass <= c->backward; pass++)
-            status = run_pass(out, v, &rung, pass, live, &ms[pass]);
+        status = poison(out, of);
+        for (int pass = 0; status == ATTN_OK && pass <= c->backward; pass++)
+            status = run_pass(out, v, &rung, args, pass, live, timer, &ms[pass]);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
             if (c->backward)
@@ -150,9 +149,29 @@ static AttnStatus run_host(RunResult *out, const Variant *v, const CliCase *c)
         }
     }
     rung_close(&rung);
+    return status;
+}
+
+static AttnStatus poison_host(RunResult *out, const void *unused)
+{
+    (void)unused;
+    run_poison(out);
+    return ATTN_OK;
+}
+
+/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
+static AttnStatus run_host(RunResult *out, const Variant *v, const CliCase *c)
+{
+    const size_t live = workspace_live();
+    Storage *all[RUN_OUTPUTS];
+    AttnStatus status;
+    workspace_reset_peak();
+    run_outputs(out, all);
+    bench_set_threads(c->threads);
+    status = run_repetitions(out, v, c, &out->args, NULL, poison_host, NULL);
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     out->storage_intact = workspace_intact();
-    for (i = 0; status == ATTN_OK && i < RUN_OUTPUTS; i++)
+    for (int i = 0; status == ATTN_OK && i < RUN_OUTPUTS; i++)
         if (all[i]->mapping && !tensor_intact(all[i]))
             out->storage_intact = 0;
     return status;

@@ -9,11 +9,11 @@
  * Interface:
  * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
  * - run_variant_so: the same for a user's shared object, isolated (foreign.h). Whatever that
- *   code does, this process lives and reports. run_variant_so_here: for one that calls us.
+ *   code does, this process lives and reports.
  * - run_saved: --judge, outputs from files. run_device: on the GPU; outputs come to the host.
  * - result_make, result_free, run_outputs, run_poison: outputs of a result, with host views of the
  *   inputs. run_keep_going, run_is_timed, run_note_peak, run_finished: steps of a run.
- * - run_open_rung: rung_open of a variant's rung; without one an empty RungRun.
+ * - run_repetitions: all repetitions of a variant that is a function or a rung, on a CPU or a GPU.
  */
 #ifndef ATTN_RUN_H
 #define ATTN_RUN_H
@@ -73,20 +73,18 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
  * this process itself could not start it. The shared object exports
  *     AttnStatus <stage>_variant(const AttnArgs *);
  * and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
- * backward pass.) If it exports int <stage>_abi_version, that must be the stage's. */
+ * backward pass.) If it exports int <stage>_abi_version, that must be the stage's.
+ * setup (or NULL): for one that calls functions of this program (stage 06). It runs in this program
+ * started anew, whose main() hands itself over to run_serve and gets these bytes. */
 int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                   const Cli *cli);
-/* The same for one that calls functions of this program (stage 06): it runs in this program started
- * anew, whose main() hands itself over to run_serve and gets these bytes. */
-int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
-                        const Cli *cli, const void *setup, size_t setup_bytes);
+                   const Cli *cli, const void *setup, size_t setup_bytes);
 /* Does not return in such a process; name: argv[0] of main(). */
 void run_serve(const char *name, void (*take_setup)(const void *setup, size_t bytes));
 void result_free(RunResult *out);
 
 /* --- steps of a run ----------------------------------------------------------------------------*/
 
-struct RungRun; /* rung.h */
+struct DeviceTimer; /* device.h */
 enum { RUN_OUTPUTS = 7 };
 /* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
 void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
@@ -100,9 +98,11 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
 int run_is_timed(const CliCase *c, int round, double start_ms);
 /* After each pass: what it took at most beside the `live` bytes of before the run. */
 void run_note_peak(RunResult *out, int backward, size_t live);
-/* args: as the passes get them. rung_close is right after it in any case. */
-AttnStatus run_open_rung(struct RungRun *rung, const Variant *v, const CliCase *c,
-                         const AttnArgs *args);
+/* Warm-up and timed repetitions of both passes: poison(out, of) before each, the samples into out.
+ * args: as the passes get them. timer: of a GPU, or NULL: the wall clock. */
+typedef AttnStatus RunPoison(RunResult *out, const void *of);
+AttnStatus run_repetitions(RunResult *out, const Variant *v, const CliCase *c, const AttnArgs *args,
+                           struct DeviceTimer *timer, RunPoison *poison, const void *of);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(RunResult *out);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */

@@ -158,56 +158,15 @@ static int inputs_intact(void)
     return intact;
 }
 
-/* Where a variant has no function of its own for the pass, its rung computes it. */
-static AttnStatus run_pass(RunResult *out, const Variant *v, RungRun *rung, const AttnArgs *args,
-                           int backward, size_t live, DeviceTimer *timer, double *ms)
+static AttnStatus poison_device(RunResult *out, const void *of)
 {
-    const AttnFn pass = backward ? v->backward : v->forward;
-    AttnStatus status = pass ? ATTN_OK : rung_load(rung, backward), stored = ATTN_OK;
-    workspace_settle(); /* or the pass would pay for it */
-    out->l2_flushed = device_flush_l2() == 0;
-    if (status == ATTN_OK && device_timer_start(timer) != 0)
-        status = ATTN_CUDA_ERROR;
-    if (status == ATTN_OK) {
-        status = pass ? pass(args) : rung_pass(rung, backward);
-        *ms = device_timer_stop_ms(timer);
-        if (status == ATTN_OK && !(*ms >= 0.0))
-            status = ATTN_CUDA_ERROR;
-    }
-    run_note_peak(out, backward, live);
-    if (!pass)
-        stored = rung_store(rung, backward);
-    return status == ATTN_OK ? stored : status;
-}
-
-static AttnStatus run_rounds(RunResult *out, const Variant *v, const CliCase *c,
-                             const AttnArgs *args, const DeviceCopy o[RUN_OUTPUTS], size_t live,
-                             DeviceTimer *timer)
-{
-    const double start = bench_now_ms();
-    RungRun rung;
-    AttnStatus status = run_open_rung(&rung, v, c, args);
-    int round, pass, i;
-    for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
-         round++) {
-        const int timed = run_is_timed(c, round, start);
-        double ms[2] = {0.0, 0.0};
-        for (i = 0; i < RUN_OUTPUTS; i++)
-            if (o[i].all_dev &&
-                device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
-                status = ATTN_CUDA_ERROR;
-        for (pass = 0; status == ATTN_OK && pass <= c->backward; pass++)
-            status = run_pass(out, v, &rung, args, pass, live, timer, &ms[pass]);
-        if (timed && status == ATTN_OK) {
-            out->forward.ms[out->forward.count++] = ms[0];
-            if (c->backward)
-                out->backward.ms[out->backward.count++] = ms[1];
-        }
-    }
-    rung_close(&rung);
-    if (device_is_model()) /* its times are nobody's */
-        out->forward.count = out->backward.count = 0;
-    return status;
+    const DeviceCopy *o = of; /* [RUN_OUTPUTS] */
+    (void)out;
+    for (int i = 0; i < RUN_OUTPUTS; i++)
+        if (o[i].all_dev &&
+            device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
+            return ATTN_CUDA_ERROR;
+    return ATTN_OK;
 }
 
 /* Outputs to the host, gaps and canaries looked at. */
@@ -251,8 +210,10 @@ AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const C
         status = ATTN_CUDA_ERROR;
     if (status == ATTN_OK) {
         const AttnArgs args = device_args(out, o, &options);
-        status = run_rounds(out, v, c, &args, o, live, timer);
+        status = run_repetitions(out, v, c, &args, timer, poison_device, o);
     }
+    if (device_is_model()) /* its times are nobody's */
+        out->forward.count = out->backward.count = 0;
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     if (status == ATTN_OK)
         status = bring_home(out, o);
