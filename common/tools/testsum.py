@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Closes a test run with one line: `N passed, N failed[, N skipped]`.
 
-usage: testsum.py [--quiet] RECORD...
+usage: testsum.py RECORD...
 
 RECORD is a meson-logs/testlog.json, or `ladder test`'s own record of its steps.
 
@@ -86,16 +86,13 @@ class Sum:
 
 
 def main(arguments):
-    quiet = "--quiet" in arguments
     total = Sum()
     for path in arguments:
-        if path != "--quiet":
-            total.read(path)
-    if not quiet:
-        for why in dict.fromkeys(total.skips):
-            print(f"skipped  {why}")
-        for why in total.failures:
-            print(f"FAILED   {why}")
+        total.read(path)
+    for why in dict.fromkeys(total.skips):
+        print(f"skipped  {why}")
+    for why in total.failures:
+        print(f"FAILED   {why}")
     print(total.closing_line())
     return 1 if total.failures or not total.passed else 0
 

@@ -23,10 +23,10 @@ import json
 import pathlib
 import re
 
+import rows as recorded
 import tool
 from source_hashes import LIBRARY
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTOR = 32  # bytes
 
 # Summed over the kernels of a variant.
@@ -62,11 +62,7 @@ STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = ("barrier", "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle",
           "math_pipe_throttle", "wait", "not_selected", "no_instruction", "dispatch_stall",
           "membar", "sleeping", "branch_resolving", "imc_miss", "drain")
-TIMING = ("ms", "ms_med", "ms_backward", "ms_backward_med", "gflops", "l2_flushed")
-
-
-class TrafficError(Exception):
-    """What does not fit together; the text is one sentence."""
+LEFT_OUT = ("ms", "ms_med", "ms_backward", "ms_backward_med", "gflops", "l2_flushed", "_where")
 
 
 def counters(text):
@@ -88,7 +84,7 @@ def read_kernels(text):
     lines = tool.lines_of(text)
     first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
-        raise TrafficError("no line of ncu's CSV begins with \"ID\": " + " ".join(lines[-3:]))
+        raise recorded.RowError("no line of ncu's CSV begins with \"ID\": " + " ".join(lines[-3:]))
     rows = csv.DictReader(lines[first:])
     return [row for row in rows if row["ID"]]  # the second line holds units and no ID
 
@@ -125,7 +121,7 @@ def runs_of(kernels, owners):
     pieces = [kernels[n * length:(n + 1) * length] for n in range(runs)]
     for piece in pieces:
         if sorted(name for kernel in piece if (name := owner(kernel, owners))) != sorted(names):
-            raise TrafficError(f"{len(kernels)} kernels in a row are not {runs} equal runs of "
+            raise recorded.RowError(f"{len(kernels)} kernels in a row are not {runs} equal runs of "
                                f"{' '.join(sorted(names))}")
     return pieces
 
@@ -136,7 +132,7 @@ def group(kernels, owners, rest=None):
         name = owner(kernel, owners)
         variant = owners[name] if name else rest or (together[-1][0] if together else None)
         if variant is None:
-            raise TrafficError(f"no variant has the kernel {kernel['Kernel Name']}")
+            raise recorded.RowError(f"no variant has the kernel {kernel['Kernel Name']}")
         if not together or together[-1][0] != variant:
             together.append((variant, []))
         together[-1][1].append(kernel)
@@ -174,12 +170,12 @@ def join(checked, groups):
     rows = []
     for variant, kernels in groups:
         if not waiting.get(variant):
-            raise TrafficError(f"ncu saw {variant} more often than the checked rows have it")
+            raise recorded.RowError(f"ncu saw {variant} more often than the checked rows have it")
         row = waiting[variant].pop(0)
-        rows.append({**{k: v for k, v in row.items() if k not in TIMING}, **measured(kernels)})
+        rows.append({**{k: v for k, v in row.items() if k not in LEFT_OUT}, **measured(kernels)})
     left = [name for name, more in waiting.items() if more]
     if left:
-        raise TrafficError(f"ncu did not see all runs of {' '.join(left)}")
+        raise recorded.RowError(f"ncu did not see all runs of {' '.join(left)}")
     return rows
 
 
@@ -189,22 +185,22 @@ def main():
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--rest")
     args = parser.parse_args()
-    texts = [pathlib.Path(name).read_text(encoding="utf-8") for name in args.files]
+    text = pathlib.Path(args.files[-1]).read_text(encoding="utf-8")
     if args.metrics:
-        print(",".join(counters(texts[0])))
+        print(",".join(counters(text)))
         return 0
-    checked = [json.loads(line) for line in tool.lines_of(texts[0])]
+    checked = recorded.load(args.files[:1])
     if not checked:
-        raise TrafficError("no checked rows")
-    folder = next((path.name for path in ROOT.glob("0?_*")
+        raise recorded.RowError("no checked rows")
+    folder = next((path.name for path in recorded.ROOT.glob("0?_*")
                    if path.name.split("_", 1)[1].startswith(checked[0]["stage"])), None)
     if not folder:
-        raise TrafficError(f"no stage '{checked[0]['stage']}'")
-    groups = group(read_kernels(texts[1]), kernel_owners(ROOT, folder), args.rest)
+        raise recorded.RowError(f"no stage '{checked[0]['stage']}'")
+    groups = group(read_kernels(text), kernel_owners(recorded.ROOT, folder), args.rest)
     for row in join(checked, groups):
         print(json.dumps(row, separators=(",", ":")))
     return 0
 
 
 if __name__ == "__main__":
-    tool.end(main, TrafficError, *tool.MALFORMED)
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

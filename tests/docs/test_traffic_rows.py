@@ -90,8 +90,9 @@ def test_refusals(tap, folder):
             ("a run too many", one, [(FA1, 1, 1, 1, 1), (FA2, 1, 1, 1, 1)], "more often"),
             ("a run too few", one * 2, [(FA1, 1, 1, 1, 1)], "did not see all"),
             ("a kernel of nobody", one, [("other_kernel", 1, 1, 1, 1)], "other_kernel"),
-            ("a row that is none", [3], [(FA1, 1, 1, 1, 1)], "TypeError"),
-            ("a stage that is none", [{"stage": "x"}], [(FA1, 1, 1, 1, 1)], "no stage 'x'"),
+            ("a row that is none", [3], [(FA1, 1, 1, 1, 1)], "not a row"),
+            ("a stage that is none", [{"stage": "x", "variant": "v"}], [(FA1, 1, 1, 1, 1)],
+             "no stage 'x'"),
             ("no checked rows", [], [(FA1, 1, 1, 1, 1)], "no checked rows")):
         done, got = run(folder, rows, kernels)
         tap.ok(done.returncode == 2 and not got and words in done.stderr, f"refused: {what}",

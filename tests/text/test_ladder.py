@@ -10,14 +10,15 @@ nvidia-smi, and for the tests of a GPU.
 """
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
-TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path[:0] = [os.path.join(TOP, "tests")]
+TOP = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TOP / "tests")]
 from tap import Tap
 
 STAND_IN = """#!/bin/sh
@@ -35,36 +36,30 @@ echo "end $2" >>"$CALLS"
 
 class Copy:
     def __init__(self, folder):
-        self.top = os.path.join(folder, "tree")
-        self.calls = os.path.join(folder, "calls")
-        for part in ("tools", "course"):
-            shutil.copytree(os.path.join(TOP, "common", part),
-                            os.path.join(self.top, "common", part))
-        shutil.copy(os.path.join(TOP, "ladder"), self.top)
-        os.makedirs(os.path.join(self.top, "tests", "wrong"))
-        shutil.copy(os.path.join(TOP, "tests", "wrong", "workshop.py"),
-                    os.path.join(self.top, "tests", "wrong"))
+        self.top, self.calls, self.bin = folder / "tree", folder / "calls", folder / "bin"
+        for part in ("common/tools", "common/course"):
+            shutil.copytree(TOP / part, self.top / part)
+        (self.top / "tests/wrong").mkdir(parents=True)
+        for file in ("ladder", "tests/wrong/workshop.py"):
+            shutil.copy(TOP / file, self.top / file)
         for stage in ("01_naive", "03_flash_forward"):
-            os.mkdir(os.path.join(self.top, stage))
-            open(os.path.join(self.top, stage, "main.c"), "w", encoding="utf-8").close()
-        self.bin = os.path.join(folder, "bin")
-        os.mkdir(self.bin)
+            (self.top / stage).mkdir()
+            (self.top / stage / "main.c").touch()
+        self.bin.mkdir()
         for name, text in (("meson", STAND_IN), ("ninja", STAND_IN),
                            ("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a stand-in'\n")):
-            path = os.path.join(self.bin, name)
-            with open(path, "w", encoding="utf-8") as f:
-                f.write(text)
-            os.chmod(path, 0o755)
+            (self.bin / name).write_text(text, encoding="utf-8")
+            (self.bin / name).chmod(0o755)
 
     def run(self, *words, **environment):
         """The finished script, and the calls of meson and ninja in it."""
-        open(self.calls, "w", encoding="utf-8").close()
+        self.calls.write_text("", encoding="utf-8")
         done = subprocess.run(
-            [os.path.join(self.top, "ladder"), *words], capture_output=True, text=True, timeout=60,
-            env=dict(os.environ, CALLS=self.calls, LADDER_NO_INSTALL="1", **environment,
-                     PATH=self.bin + os.pathsep + os.environ["PATH"]))
-        with open(self.calls, encoding="utf-8") as f:
-            return done, [line for line in f.read().splitlines() if "--version" not in line]
+            [self.top / "ladder", *words], capture_output=True, text=True, timeout=60, check=False,
+            env=dict(os.environ, CALLS=str(self.calls), LADDER_NO_INSTALL="1", **environment,
+                     PATH=f"{self.bin}:{os.environ['PATH']}"))
+        lines = self.calls.read_text(encoding="utf-8").splitlines()
+        return done, [line for line in lines if "--version" not in line]
 
 
 def check_sanitized(tap):
@@ -74,27 +69,24 @@ def check_sanitized(tap):
                                f"sanitize_programs {stage}"], cwd=TOP, capture_output=True,
                               text=True, check=True)
         lines = [line.split() for line in done.stdout.splitlines()]
-        sources = {line[0].removeprefix("build/gpu/") + ".c" for line in lines}
+        sources = {TOP / (line[0].removeprefix("build/gpu/") + ".c") for line in lines}
         named = sorted(line[2] for line in lines if len(line) > 2)
-        there = []
-        for source in sources if named else ():
-            with open(os.path.join(TOP, source), encoding="utf-8") as f:
-                there += re.findall(r"^TEST\((\w+)\)", f.read(), re.M)
-        tap.ok(lines and all(os.path.isfile(os.path.join(TOP, name)) for name in sources) and
-               named == sorted(there), f"gpu sanitize: {stage}'s own tests", done.stdout)
+        there = [name for source in sources if named
+                 for name in re.findall(r"^TEST\((\w+)\)", source.read_text("utf-8"), re.M)]
+        tap.ok(lines and all(source.is_file() for source in sources) and named == sorted(there),
+               f"gpu sanitize: {stage}'s own tests", done.stdout)
 
 
 def check_missing_test(tap, folder):
     """A GPU test's program, on a GPU that it is told of."""
-    source, made = os.path.join(folder, "t.c"), os.path.join(folder, "t")
-    with open(source, "w", encoding="utf-8") as f:
-        f.write('#include "gpu_main.h"\nint device_count(void)\n{\n    return 1;\n}\n'
-                "TEST(test_right) { assert_true(1); }\nTEST(test_wrong) { assert_true(0); }\n")
-    command = ["cc", "-D_GNU_SOURCE", source, "-o", made, "-I" + os.path.join(TOP, "tests", "gpu"),
-               "-I" + os.path.join(TOP, "common"), "-I" + os.path.join(TOP, "common", "attention")]
+    source, made = folder / "t.c", folder / "t"
+    source.write_text('#include "gpu_main.h"\nint device_count(void)\n{\n    return 1;\n}\n'
+                      "TEST(test_right) { assert_true(1); }\n"
+                      "TEST(test_wrong) { assert_true(0); }\n", encoding="utf-8")
+    command = ["cc", "-D_GNU_SOURCE", source, "-o", made,
+               *(f"-I{TOP / part}" for part in ("tests/gpu", "common", "common/attention"))]
     if subprocess.run([*command, "-lcmocka"], capture_output=True, check=False).returncode:
-        subprocess.run([*command, "-I" + os.path.join(TOP, "tests", "unit", "fallback")],
-                       check=True)
+        subprocess.run([*command, f"-I{TOP / 'tests/unit/fallback'}"], check=True)
     for words, wanted in (((), 1), (("small",), 1), (("small", "test_right"), 0),
                           (("small", "test_wrong"), 1), (("small", "test_gone"), 1)):
         done = subprocess.run([made, *words], capture_output=True, text=True, check=False)
@@ -104,21 +96,19 @@ def check_missing_test(tap, folder):
 
 def check_lanes(tap, copy):
     """Tests of stage 03 that write down when they begin and end."""
-    info = os.path.join(copy.top, "build", "gpu", "meson-info")
-    os.makedirs(info)
-    open(os.path.join(copy.top, "build", "gpu", "build.ninja"), "w", encoding="utf-8").close()
+    tests, noted = copy.top / "build/gpu/meson-info/intro-tests.json", copy.top / "out/done.txt"
+    tests.parent.mkdir(parents=True)
+    (copy.top / "build/gpu/build.ninja").touch()
     names = ["meet_1", "meet_2", "rows_large", "third", "fourth"]
-    with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as f:
-        json.dump([{"name": name, "suite": ["x:03", "x:gpu"]} for name in names] +
-                  [{"name": "other", "suite": ["x:03"]}], f)
+    tests.write_text(json.dumps([{"name": name, "suite": ["x:03", "x:gpu"]} for name in names] +
+                                [{"name": "other", "suite": ["x:03"]}]), encoding="utf-8")
     for path, text in ((".revision", "r1\n"), ("common/tools/gpu_one_test.sh", ONE_TEST)):
-        with open(os.path.join(copy.top, path), "w", encoding="utf-8") as f:
-            f.write(text)
+        (copy.top / path).write_text(text, encoding="utf-8")
 
     def check(**environment):
         done, calls = copy.run("gpu", "check", "03", "--out", "out", **environment)
-        with open(os.path.join(copy.top, "out", "done.txt"), encoding="utf-8") as f:
-            return done, calls, sorted(line.split()[-1] for line in f)
+        lines = noted.read_text(encoding="utf-8").splitlines()
+        return done, calls, sorted(line.split()[-1] for line in lines)
 
     done, calls, kept = check(FAILS="third")
     others = sorted(set(names) - {"third"})
@@ -130,12 +120,11 @@ def check_lanes(tap, copy):
     done, calls, kept = check()
     tap.ok(done.returncode == 0 and calls == ["begin third", "end third"] and kept == sorted(names),
            "gpu check: called again, only what did not pass", (done, calls, kept))
-    os.remove(os.path.join(copy.top, "out", "done.txt"))
+    noted.unlink()
     done, calls, kept = check(LADDER_SECONDS="0")
     tap.ok(done.returncode == 4 and "time is up before '03 meet_1'" in done.stderr and
            calls == kept == [], "gpu check: time is up", (done, calls, kept))
-    with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as f:
-        json.dump([{"name": "no/folder", "suite": ["x:03", "x:gpu"]}], f)
+    tests.write_text(json.dumps([{"name": "no/folder", "suite": ["x:03", "x:gpu"]}]), "utf-8")
     done, calls, kept = check()
     tap.ok(done.returncode == 1 and calls == kept == [],
            "gpu check: a test that no lane begins has not passed", (done, calls, kept))
@@ -166,29 +155,28 @@ def check_refusals(tap, copy):
 def check_links(tap, copy, folder):
     """The script through symbolic links, by path and by PATH: it finds its own folder, and what it
     starts still learns where the user stands."""
-    with open(os.path.join(copy.top, "common", "course", "quiz.py"), "w", encoding="utf-8") as f:
-        f.write("import os\nprint(os.getcwd(), os.environ['LADDER_FROM'])\n")
-    away, here = os.path.join(folder, "a way"), os.path.join(folder, "here")
-    os.mkdir(away)
-    os.mkdir(here)
-    for name, target in (("absolute", os.path.join(copy.top, "ladder")),
-                         ("relative", "../tree/ladder"), ("chain", "../here/second"),
-                         ("../here/second", "../a way/relative"), ("folder", "../tree")):
-        os.symlink(target, os.path.join(away, name))
+    (copy.top / "common/course/quiz.py").write_text(
+        "import os\nprint(os.getcwd(), os.environ['LADDER_FROM'])\n", encoding="utf-8")
+    away, here = folder / "a way", folder / "here"
+    away.mkdir()
+    here.mkdir()
+    for name, target in (("absolute", copy.top / "ladder"), ("relative", "../tree/ladder"),
+                         ("chain", "../here/second"), ("../here/second", "../a way/relative"),
+                         ("folder", "../tree")):
+        (away / name).symlink_to(target)
     for words in (["../a way/absolute"], ["../a way/relative"], ["../a way/chain"],
-                  ["../a way/folder/ladder"], [os.path.join(away, "chain")], ["./second"],
+                  ["../a way/folder/ladder"], [str(away / "chain")], ["./second"],
                   ["second"], ["sh", "second"], ["sh", "../tree/ladder"]):
         done = subprocess.run([*words, "quiz"], capture_output=True, text=True, cwd=here,
                               check=False, env=dict(os.environ, CDPATH="/:..",
-                                                    PATH=here + os.pathsep + os.environ["PATH"]))
-        tap.ok(done.returncode == 0 and
-               done.stdout == f"{os.path.realpath(copy.top)} {os.path.realpath(here)}\n",
+                                                    PATH=f"{here}:{os.environ['PATH']}"))
+        tap.ok(done.returncode == 0 and done.stdout == f"{copy.top.resolve()} {here.resolve()}\n",
                f"{' '.join(words)}: a link to the script", done.stdout + done.stderr)
 
 
 def check_line_endings(tap, folder):
     """A clone by a git that writes CR LF into text files, as on Windows."""
-    clone = os.path.join(folder, "clone")
+    clone = folder / "clone"
     if not shutil.which("git") or subprocess.run(
             ["git", "clone", "-q", "-c", "core.autocrlf=true", TOP, clone], capture_output=True,
             check=False).returncode:
@@ -203,7 +191,7 @@ def check_line_endings(tap, folder):
     tap.ok(len(kinds) > 1000 and not bad,
            "core.autocrlf=true: no text has a carriage return, and binaries are named as such",
            bad[:9])
-    done = subprocess.run(["sh", os.path.join(clone, "ladder"), "--help"], capture_output=True,
+    done = subprocess.run(["sh", clone / "ladder", "--help"], capture_output=True,
                           text=True, check=False)
     tap.ok(done.returncode == 0 and done.stdout.startswith("usage: ./ladder") and not done.stderr,
            "core.autocrlf=true: the script starts", done.stderr)
@@ -212,15 +200,15 @@ def check_line_endings(tap, folder):
 def main():
     tap = Tap()
     check_sanitized(tap)
-    with tempfile.TemporaryDirectory() as folder:
-        check_missing_test(tap, folder)
-        check_line_endings(tap, folder)
-    with tempfile.TemporaryDirectory() as folder:
-        check_lanes(tap, Copy(folder))
-    with tempfile.TemporaryDirectory() as folder:
-        check_links(tap, Copy(folder), folder)
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(folder)
+    with tempfile.TemporaryDirectory() as name:
+        check_missing_test(tap, pathlib.Path(name))
+        check_line_endings(tap, pathlib.Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        check_lanes(tap, Copy(pathlib.Path(name)))
+    with tempfile.TemporaryDirectory() as name:
+        check_links(tap, Copy(pathlib.Path(name)), pathlib.Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        copy = Copy(pathlib.Path(name))
         check_refusals(tap, copy)
         done, calls = copy.run("build", "01")
         tap.ok(done.returncode == 0 and len(calls) == 2 and
@@ -238,19 +226,19 @@ def main():
         done, calls = copy.run("lecture", "03")
         tap.ok(calls == ["ninja -C build/demo 03_flash_forward/flash_forward"],
                "a lecture compiles a program that is not there", (done, calls))
-        there = os.path.join(folder, "03_flash_forward")
-        os.mkdir(there)
-        os.symlink("/bin/true", os.path.join(there, "flash_forward"))
-        done, calls = copy.run("lecture", "03", LADDER_PROGRAMS=folder)
+        program = pathlib.Path(name, "03_flash_forward/flash_forward")
+        program.parent.mkdir()
+        program.symlink_to("/bin/true")
+        done, calls = copy.run("lecture", "03", LADDER_PROGRAMS=name)
         tap.ok(not calls, "and none that is", (done, calls))
         commands = re.findall(r"^  ([a-z]+) ", copy.run("--help")[0].stdout, re.M)
         tap.ok({"build", "demo", "clean"} < set(commands), "the commands of --help", commands)
-        kept = os.path.join(copy.top, "build", "kept")
-        open(kept, "w", encoding="utf-8").close()
+        kept = copy.top / "build/kept"
+        kept.touch()
         for command in sorted(set(commands) - {"grade", "handout", "learn"}):
             done, calls = copy.run(command, "--help")
             tap.ok(done.returncode == 0 and done.stdout.startswith("usage: ") and not done.stderr
-                   and not calls and os.path.exists(kept), f"{command} --help: usage, nothing done",
+                   and not calls and kept.exists(), f"{command} --help: usage, nothing done",
                    (done, calls))
     return tap.done()
 

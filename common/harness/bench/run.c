@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * run.c: one variant on one problem, in this process. See run.h.
+ * run.c: one variant on one problem, in this process (run.h), and what a variant is by its rung
+ * (variant.h).
  */
 #include "harness/bench/run.h"
 #include "harness/rung.h"
@@ -12,6 +13,25 @@
 
 #include <stdio.h>
 #include <string.h>
+
+void variant_of_rung(Variant *v)
+{
+    const Rung *rung = v->rung;
+    if (!rung)
+        return;
+    v->name = rung->name;
+    v->idea = v->idea ? v->idea : rung->idea;
+    v->dtypes = v->device == ON_CPU ? DTYPES_ALL : rung->dtypes;
+    v->traits = rung->flags & FULL ? VARIANT_FULL : VARIANT_PLAIN;
+    v->traits |= rung->flags & (SM80 | SM90A | TENSOR_CORES) ? VARIANT_TENSOR_CORES : 0;
+    v->traits |= rung->flags & STEPS ? VARIANT_ONLINE_STEPS : 0;
+}
+
+int variant_has(const Variant *v, int backward)
+{
+    return backward ? v->backward || (v->rung && v->rung->backward)
+                    : v->forward || (v->rung && v->rung->forward);
+}
 
 int result_make(RunResult *out, const Inputs *p, const CliCase *c)
 {
