@@ -79,18 +79,16 @@ void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS])
 void result_free(RunResult *out)
 {
     Storage *all[RUN_OUTPUTS];
-    int i;
     run_outputs(out, all);
-    for (i = 0; i < RUN_OUTPUTS; i++)
+    for (int i = 0; i < RUN_OUTPUTS; i++)
         tensor_free(all[i]);
 }
 
 void run_poison(RunResult *out)
 {
     Storage *all[RUN_OUTPUTS];
-    int i;
     run_outputs(out, all);
-    for (i = 0; i < RUN_OUTPUTS; i++)
+    for (int i = 0; i < RUN_OUTPUTS; i++)
         if (all[i]->mapping)
             tensor_poison(all[i]);
 }

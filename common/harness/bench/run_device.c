@@ -50,8 +50,7 @@ static int copy_new(DeviceCopy *d, const Storage *host, unsigned char canary)
 static void *copy_of(const DeviceCopy *copies, int count, const void *host)
 {
     const uintptr_t at = (uintptr_t)host;
-    int i;
-    for (i = 0; i < count && host; i++) {
+    for (int i = 0; i < count && host; i++) {
         const Storage *s = copies[i].host;
         const uintptr_t base = (uintptr_t)s->base;
         if (copies[i].all_dev && at >= base && at < base + s->bytes)
@@ -62,8 +61,7 @@ static void *copy_of(const DeviceCopy *copies, int count, const void *host)
 
 static void cache_drop(void)
 {
-    int i;
-    for (i = 0; i < INPUT_STORAGES; i++)
+    for (int i = 0; i < INPUT_STORAGES; i++)
         device_free(cache.in[i].all_dev);
     device_free(cache.segments_dev);
     memset(&cache, 0, sizeof cache);
@@ -74,12 +72,11 @@ static int cache_fill(const Inputs *p)
     const size_t segments =
         (size_t)(p->args.positions_q.count + p->args.positions_k.count) * sizeof *p->segments;
     const Storage *host[INPUT_STORAGES];
-    int i;
     if (cache.serial == p->serial)
         return 0;
     cache_drop();
     inputs_storages(p, host);
-    for (i = 0; i < INPUT_STORAGES; i++)
+    for (int i = 0; i < INPUT_STORAGES; i++)
         if (copy_new(&cache.in[i], host[i], CANARY_IN) != 0 ||
             (cache.in[i].all_dev &&
              device_upload(cache.in[i].all_dev + CANARY_BYTES, host[i]->base, host[i]->bytes) != 0))
@@ -99,8 +96,7 @@ static AttnArgs device_args(const RunResult *out, const DeviceCopy o[RUN_OUTPUTS
     AttnArgs a = out->args;
     Tensor *const in[] = {&a.Q, &a.K, &a.V, &a.dO};
     Tensor *const results[] = {&a.O, &a.dQ, &a.dK, &a.dV};
-    int t;
-    for (t = 0; t < 4; t++) {
+    for (int t = 0; t < 4; t++) {
         in[t]->data = copy_of(cache.in, INPUT_STORAGES, in[t]->data);
         results[t]->data = copy_of(o, RUN_OUTPUTS, results[t]->data);
     }
@@ -122,13 +118,11 @@ static AttnArgs device_args(const RunResult *out, const DeviceCopy o[RUN_OUTPUTS
 static int canaries_intact(const DeviceCopy *d)
 {
     unsigned char found[CANARY_BYTES];
-    size_t i;
-    int side;
-    for (side = 0; d->all_dev && side < 2; side++) {
+    for (int side = 0; d->all_dev && side < 2; side++) {
         if (device_download(found, d->all_dev + (side ? CANARY_BYTES + d->host->bytes : 0),
                             CANARY_BYTES) != 0)
             return -1;
-        for (i = 0; i < CANARY_BYTES; i++)
+        for (size_t i = 0; i < CANARY_BYTES; i++)
             if (found[i] != d->canary)
                 return 0;
     }
@@ -140,8 +134,8 @@ static int inputs_intact(void)
 {
     const size_t piece = (size_t)64 << 20;
     unsigned char *found = malloc(piece);
-    int i, intact = found ? 1 : -1;
-    for (i = 0; i < INPUT_STORAGES && intact == 1; i++) {
+    int intact = found ? 1 : -1;
+    for (int i = 0; i < INPUT_STORAGES && intact == 1; i++) {
         const DeviceCopy *d = &cache.in[i];
         size_t at, bytes = d->all_dev ? d->host->bytes : 0;
         for (at = 0; at < bytes && intact == 1; at += piece) {
@@ -172,8 +166,8 @@ static AttnStatus poison_device(RunResult *out, const void *of)
 /* Outputs to the host, gaps and canaries looked at. */
 static AttnStatus bring_home(RunResult *out, const DeviceCopy o[RUN_OUTPUTS])
 {
-    int i, intact;
-    for (i = 0; i < RUN_OUTPUTS; i++) {
+    int intact;
+    for (int i = 0; i < RUN_OUTPUTS; i++) {
         if (!o[i].all_dev)
             continue;
         intact = canaries_intact(&o[i]);
@@ -198,12 +192,11 @@ AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const C
     DeviceTimer *timer = NULL;
     const size_t live = workspace_live();
     AttnStatus status;
-    int i;
     workspace_reset_peak();
     status = cache_fill(p) == 0 ? ATTN_OK : ATTN_NO_MEMORY;
     memset(o, 0, sizeof o);
     run_outputs(out, host);
-    for (i = 0; i < RUN_OUTPUTS && status == ATTN_OK; i++)
+    for (int i = 0; i < RUN_OUTPUTS && status == ATTN_OK; i++)
         if (copy_new(&o[i], host[i], CANARY_OUT) != 0)
             status = ATTN_NO_MEMORY;
     if (status == ATTN_OK && !(timer = device_timer_new()))
@@ -220,7 +213,7 @@ AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const C
     if (!workspace_intact())
         out->storage_intact = 0;
     workspace_trim();
-    for (i = 0; i < RUN_OUTPUTS; i++)
+    for (int i = 0; i < RUN_OUTPUTS; i++)
         device_free(o[i].all_dev);
     device_timer_free(timer);
     return status;

@@ -298,10 +298,9 @@ static int cli_finish_sizes(CliCase *c)
 
 static int needs_cuda(const CliCase *c, const Stage *stage)
 {
-    int i;
     if (c->device == CLI_DEVICE_CUDA)
         return 1;
-    for (i = 0; stage && i < stage->variant_count; i++)
+    for (int i = 0; stage && i < stage->variant_count; i++)
         if (strcmp(stage->variants[i].name, c->variant) == 0)
             return stage->variants[i].device == ON_CUDA;
     return 0;
@@ -399,10 +398,10 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
 {
     const Stage *stage = cli->stage;
     const int ranks = (stage->features & STAGE_HAS_RANKS) != 0;
-    int i, named = -1, able = 0, on_device = 0;
+    int named = -1, able = 0, on_device = 0;
     char names[512];
     size_t used = (size_t)snprintf(names, sizeof names, ranks ? "auto, all" : "all");
-    for (i = 0; i < stage->variant_count; i++) {
+    for (int i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
         const int again = i > 0 && named_before(stage, i);
         /* stage 06 has each name once for the CPU and once for the GPU */
@@ -465,14 +464,14 @@ static int finish_files(const CliCase *c)
                                         "--q, which holds Q, K and V (--pack qkv)"};
     const char *paths[] = {c->q_file, c->k_file, c->v_file};
     const int wanted = c->pack == CLI_QKV ? 1 : c->pack == CLI_Q_KV ? 2 : 3;
-    int i, found = -1, missing = -1;
-    for (i = 2; i >= 0; i--) {
+    int found = -1, missing = -1;
+    for (int i = 2; i >= 0; i--) {
         found = paths[i] ? i : found;
         missing = !paths[i] && i < wanted ? i : missing;
     }
     if (found < 0)
         return 0;
-    for (i = wanted; i < 3; i++)
+    for (int i = wanted; i < 3; i++)
         if (paths[i])
             return cli_refuse("%s: found beside --pack, accepted is %s", names[i], packs[c->pack]);
     if (missing >= 0)
@@ -599,10 +598,9 @@ int cli_selects(const CliCase *c, const Variant *v)
 const Variant *cli_next_variant(const Cli *cli, const CliCase *c, const Variant *v)
 {
     const Stage *stage = cli->stage;
-    int i;
     if (v == &c->so)
         return NULL;
-    for (i = v ? (int)(v - stage->variants) + 1 : 0; i < stage->variant_count; i++)
+    for (int i = v ? (int)(v - stage->variants) + 1 : 0; i < stage->variant_count; i++)
         if (cli_selects(c, &stage->variants[i]))
             return &stage->variants[i];
     return c->variant_so || c->judge_dir ? &c->so : NULL;
@@ -650,8 +648,7 @@ int cli_no_memory(const char *what)
 int exit_worst(int a, int b)
 {
     static const int order[] = {EXIT_USAGE, EXIT_RUNTIME, EXIT_WRONG, EXIT_NO_DEVICE};
-    size_t i;
-    for (i = 0; i < sizeof order / sizeof *order; i++)
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
         if (a == order[i] || b == order[i])
             return order[i];
     return EXIT_OK;
@@ -699,8 +696,8 @@ static int refuse_unknown(const Stage *stage, const char *word, size_t length, c
 static int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words,
                         int in_cases)
 {
-    int i, status;
-    for (i = 0; i < count; i++) {
+    int status;
+    for (int i = 0; i < count; i++) {
         const char *word = words[i], *equals = strchr(word, '='), *value = NULL;
         size_t length = equals ? (size_t)(equals - word) : strlen(word);
         const CliFlag *f = cli_find_flag(word, length);

@@ -293,8 +293,7 @@ const CliFlag cli_flags[FLAG_COUNT] = {
 
 const CliFlag *cli_find_flag(const char *text, size_t length)
 {
-    int i;
-    for (i = 0; i < FLAG_COUNT; i++) {
+    for (int i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         if ((strlen(f->name) == length && strncmp(f->name, text, length) == 0) ||
             (f->alias && strlen(f->alias) == length && strncmp(f->alias, text, length) == 0))
@@ -362,10 +361,9 @@ const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t len
 void cli_print_help(const Stage *stage)
 {
     const char *heading = NULL;
-    int i;
     printf("%s: %s\n\nusage: %s [flags]        (--flag VALUE or --flag=VALUE)\n", stage->name,
            stage->question, stage->name);
-    for (i = 0; i < FLAG_COUNT; i++) {
+    for (int i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         char left[128];
         int length;
@@ -393,8 +391,7 @@ void cli_print_help(const Stage *stage)
 
 void cli_print_list(const Stage *stage)
 {
-    int i;
-    for (i = 0; i < stage->variant_count; i++) {
+    for (int i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
         const int ranks = (v->traits & VARIANT_RANKS) != 0;
         const char *passes = variant_has(v, 1) || ranks ? "forward,backward"

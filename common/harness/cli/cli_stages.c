@@ -212,7 +212,6 @@ static int finish_transport(CliCase *c, const CliGiven *given)
 static int finish_trace(const Cli *cli, const CliCase *c)
 {
     const char *path = c->ring.trace_json;
-    int i;
     if (!path)
         return 0;
     if (strcmp(c->variant, "all") == 0)
@@ -220,7 +219,7 @@ static int finish_trace(const Cli *cli, const CliCase *c)
                           "would overwrite the file");
     if (cli->json_file && strcmp(path, cli->json_file) == 0)
         return cli_refuse("--trace-json: found %s, the file of --json, accepted is another", path);
-    for (i = 0; i < cli->case_count && &cli->cases[i] != c; i++)
+    for (int i = 0; i < cli->case_count && &cli->cases[i] != c; i++)
         if (cli->cases[i].ring.trace_json && strcmp(path, cli->cases[i].ring.trace_json) == 0)
             return cli_refuse("--trace-json: found %s, the file of line %d, accepted is another: "
                               "each would overwrite it",

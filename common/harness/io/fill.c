@@ -58,18 +58,16 @@ static void fill_row(const Tensor *t, int64_t b, int64_t n, int64_t h, FillTenso
 void fill_tensor(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist)
 {
     const int64_t tokens = t->shape[0] * t->shape[1], width = t->shape[2] * t->shape[3];
-    int64_t n;
 #pragma omp parallel for if (tokens * width > MANY)
-    for (n = 0; n < tokens; n++)
+    for (int64_t n = 0; n < tokens; n++)
         for (int64_t h = 0; h < t->shape[2]; h++)
             fill_row(t, n / t->shape[1], n % t->shape[1], h, which, seed, dist);
 }
 
 void fill_mask(uint8_t *mask, int64_t Nq, int64_t Nk, uint64_t seed)
 {
-    int64_t i, j;
-    for (i = 0; i < Nq; i++)
-        for (j = 0; j < Nk; j++) {
+    for (int64_t i = 0; i < Nq; i++)
+        for (int64_t j = 0; j < Nk; j++) {
             const uint64_t stream = fill_stream(seed, FILL_MASK, (uint64_t)(i * Nk + j));
             mask[i * Nk + j] = i % 5 == 4 || (fill_word(stream, 0) & 3) == 0;
         }

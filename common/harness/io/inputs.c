@@ -86,7 +86,6 @@ static int read_file(const char *flag, ProblemTypes types, const char *path, Npy
 static int open_lengths(const char *flag, const char *path, NpyArray *a, int64_t *total,
                         const char *of)
 {
-    int64_t t;
     const int status = read_file(flag, TYPES_INTEGER, path, a);
     if (status != EXIT_OK)
         return status;
@@ -97,7 +96,7 @@ static int open_lengths(const char *flag, const char *path, NpyArray *a, int64_t
                           MAX_SEQUENCES + 1);
     if (npy_value(a, 0) != 0.0)
         return cli_refuse("%s: found %.15g at its start, accepted is 0", path, npy_value(a, 0));
-    for (t = 1; t < a->count; t++)
+    for (int64_t t = 1; t < a->count; t++)
         if (npy_value(a, t) < npy_value(a, t - 1))
             return cli_refuse("%s: found %.15g behind %.15g, accepted are numbers that never fall",
                               path, npy_value(a, t), npy_value(a, t - 1));
@@ -159,10 +158,9 @@ static int sequences_make(Inputs *p, const CliCase *c, const ProblemFiles *f)
     const AttnShape *s = &p->args.shape;
     const int64_t count = f->cu_q.data ? f->cu_q.count - 1 : 1;
     AttnSegment *q = calloc((size_t)(2 * count), sizeof *q), *k = q + count;
-    int64_t t;
     if (!q)
         return EXIT_RUNTIME;
-    for (t = 0; t < count; t++) {
+    for (int64_t t = 0; t < count; t++) {
         q[t] = (AttnSegment){0, s->Nq, t, 0, 1};
         k[t] = (AttnSegment){0, s->Nk, t, 0, 1};
         if (f->cu_q.data) {
@@ -190,14 +188,13 @@ static int open_tensor(const char *flag, const char *path, CliTensors tensors, N
                        FileTensor *view)
 {
     const int ndim = tensors == CLI_THD ? 3 : 4, sbhd = tensors == CLI_SBHD;
-    int t;
     const int status = read_file(flag, TYPES_REAL, path, a);
     if (status != EXIT_OK)
         return status;
     if (a->ndim != ndim)
         return cli_refuse("%s: found %d dimensions, accepted are %s", path, a->ndim,
                           dimensions(tensors));
-    for (t = 0; t < ndim; t++)
+    for (int t = 0; t < ndim; t++)
         if (a->shape[t] < 1)
             return cli_refuse("%s: found dimension %d of size %" PRId64 ", accepted is 1 or more",
                               path, t, a->shape[t]);
@@ -269,8 +266,7 @@ static int agree(const CliCase *c, const AttnShape *s, const char *q, const char
     } sizes[] = {{"--batch", c->B, s->B, q},    {"--heads", c->H, s->H, q},
                  {"--seq-q", c->Nq, s->Nq, q},  {"--seq-kv", c->Nk, s->Nk, k},
                  {"--head-dim", c->d, s->d, q}, {"--kv-heads", c->Hkv, s->Hkv, k}};
-    size_t i;
-    for (i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].asked && sizes[i].asked != sizes[i].found)
             return cli_refuse("%s%s: found %" PRId64 ", but %s has %" PRId64
                               ": accepted is that, or no flag",
@@ -307,8 +303,8 @@ static int open_qkv(ProblemFiles *f, const CliCase *c, AttnShape *s, const char 
     NpyArray *const arrays[] = {&f->q, &f->k, &f->v};
     FileTensor *const views[] = {&f->Q, &f->K, &f->V};
     int64_t want[4];
-    int t, status = EXIT_OK;
-    for (t = 0; t < 3 && status == EXIT_OK; t++)
+    int status = EXIT_OK;
+    for (int t = 0; t < 3 && status == EXIT_OK; t++)
         if (path[t])
             status = open_tensor(c->bundled ? "--bundled" : flags[t], path[t], tensors, arrays[t],
                                  views[t]);
@@ -337,8 +333,7 @@ static void files_close(ProblemFiles *f)
 {
     NpyArray *const all[] = {&f->q,    &f->k,     &f->v,  &f->d_o, &f->mask,
                              &f->cu_q, &f->cu_kv, &f->wq, &f->wk};
-    size_t i;
-    for (i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         npy_free(all[i]);
 }
 
@@ -349,13 +344,13 @@ static int files_open(ProblemFiles *f, const CliCase *c, AttnShape *s)
     char bundled[4][4096];
     const char *path[4] = {c->q_file, c->k_file, c->v_file, c->do_file};
     int64_t want[4];
-    int t, status = EXIT_OK;
+    int status = EXIT_OK;
     memset(f, 0, sizeof *f);
     *s = (AttnShape){c->B, c->H, c->Hkv, c->Nq, c->Nk, c->d};
     if (c->bundled) {
         const char *folder = getenv("ATTN_DATA_DIR");
         const int causal = c->bundled == CLI_BUNDLED_CAUSAL;
-        for (t = 0; t < (causal && !c->do_file ? 4 : 3); t++) { /* a user's own --do wins */
+        for (int t = 0; t < (causal && !c->do_file ? 4 : 3); t++) { /* a user's own --do wins */
             static const char *const names[] = {"q", "k", "v", "do"};
             snprintf(bundled[t], sizeof bundled[t], "%s/%s_%s.npy", folder ? folder : ATTN_DATA_DIR,
                      causal ? "causal" : "encoder", names[t]);
@@ -400,15 +395,15 @@ static void note_overflow(const FileTensor *from, const Tensor *t, int64_t count
 
 static void files_fill(const FileTensor *from, const Tensor *t)
 {
-    int64_t b, n, h, x, overflows = 0;
+    int64_t overflows = 0;
     double first = 0.0;
-    for (b = 0; b < t->shape[0]; b++)
-        for (n = 0; n < t->shape[1]; n++)
-            for (h = 0; h < t->shape[2]; h++) {
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t n = 0; n < t->shape[1]; n++)
+            for (int64_t h = 0; h < t->shape[2]; h++) {
                 const int64_t to = tensor_offset(t, b, n, h);
                 const int64_t at =
                     from->first + b * from->stride[0] + n * from->stride[1] + h * from->stride[2];
-                for (x = 0; x < t->shape[3]; x++) {
+                for (int64_t x = 0; x < t->shape[3]; x++) {
                     const double value = npy_value(from->file, at + x);
                     tensor_set(t, to + x, dtype_round_f64(t->dtype, value));
                     if (isfinite(value) && !isfinite(tensor_get(t, to + x)) && overflows++ == 0)
@@ -440,12 +435,11 @@ static int make_mask(Inputs *p, const NpyArray *file, uint64_t seed)
 {
     const int64_t Nq = p->args.shape.Nq, Nk = p->args.shape.Nk, count = Nq * Nk;
     uint8_t *mask;
-    int64_t i;
     if (tensor_new(&p->mask, ATTN_BF16, LAYOUT_BSHD, 1, 1, 1, (count + 1) / 2) != 0)
         return EXIT_RUNTIME;
     mask = p->mask.base + p->mask.bytes - count;
     if (file->data)
-        for (i = 0; i < count; i++)
+        for (int64_t i = 0; i < count; i++)
             mask[i] = npy_value(file, i) != 0.0;
     else
         fill_mask(mask, Nq, Nk, seed);
@@ -472,8 +466,7 @@ int tensors_new(Storage *const storage[3], Tensor *const view[3], const CliCase 
                          : c->pack == CLI_Q_KV ? 1
                                                : 2};
     int64_t used[3] = {0, 0, 0};
-    int t;
-    for (t = 0; t < 3; t++) {
+    for (int t = 0; t < 3; t++) {
         int64_t all = heads[t];
         if (home[t] != t)
             continue;
@@ -482,7 +475,7 @@ int tensors_new(Storage *const storage[3], Tensor *const view[3], const CliCase 
         if (tensor_new(storage[t], c->dtype, c->layout, s->B, N[t], all, s->d) != 0)
             return -1;
     }
-    for (t = 0; t < 3; t++) {
+    for (int t = 0; t < 3; t++) {
         *view[t] = tensor_heads(&storage[home[t]]->view, used[home[t]], heads[t]);
         used[home[t]] += heads[t];
     }
@@ -516,11 +509,10 @@ static int make_weights(Storage *to, int64_t heads, int64_t d, const NpyArray *f
                         FillTensor which, uint64_t seed)
 {
     float *w;
-    int64_t i;
     if (tensor_new(to, ATTN_F32, LAYOUT_BSHD, 1, 1, heads, d) != 0)
         return EXIT_RUNTIME;
     w = to->view.data;
-    for (i = 0; i < heads * d; i++)
+    for (int64_t i = 0; i < heads * d; i++)
         w[i] = file->data ? (float)npy_value(file, i)
                           : 1.0f + fill_value(seed, (int)which, (uint64_t)i, FILL_NORMAL) / 8.0f;
     return EXIT_OK;
@@ -611,18 +603,16 @@ uint64_t inputs_fingerprint(const Inputs *p)
     const unsigned char *options = (const unsigned char *)&p->options;
     const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
     uint64_t hash = 0;
-    int64_t t;
-    size_t i;
     inputs_storages(p, all);
-    for (i = 0; i < INPUT_STORAGES; i++)
+    for (size_t i = 0; i < INPUT_STORAGES; i++)
         if (all[i]->mapping)
             hash = hash * HASH_FACTOR + tensor_fingerprint(all[i]);
-    for (i = 0; i < sizeof p->options; i++)
+    for (size_t i = 0; i < sizeof p->options; i++)
         hash = hash * HASH_FACTOR + options[i];
-    for (t = 0; t < segments; t++) {
+    for (int64_t t = 0; t < segments; t++) {
         const AttnSegment *g = &p->segments[t];
         const int64_t words[] = {g->first, g->length, g->sequence, g->position, g->stride};
-        for (i = 0; i < sizeof words / sizeof *words; i++)
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
             hash = hash * HASH_FACTOR + (uint64_t)words[i];
     }
     return hash;

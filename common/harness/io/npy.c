@@ -143,13 +143,12 @@ static int parse_string(Parser *p, char out[32], const char *what)
 static int parse_descr(Parser *p, NpyArray *a)
 {
     char descr[32];
-    int t;
     skip_blanks(p);
     if (p->at < p->end && *p->at == '[')
         return refuse(p->error, p->name, "the dtype is structured; " ACCEPTED);
     if (parse_string(p, descr, "a dtype such as '<f4'") != 0)
         return -1;
-    for (t = 0; t < KIND_COUNT; t++)
+    for (int t = 0; t < KIND_COUNT; t++)
         if (strcmp(descr, kinds[t].descr) == 0) {
             a->type = (NpyType)t;
             return 0;
@@ -257,9 +256,8 @@ static int count_elements(NpyArray *a, const char *name, char *error, size_t *by
 {
     const int64_t size = (int64_t)kinds[a->type].size;
     int64_t total;
-    int t;
     a->count = 1;
-    for (t = 0; t < a->ndim; t++) {
+    for (int t = 0; t < a->ndim; t++) {
         if (a->shape[t] == 0)
             return refuse(error, name, "the array is empty: dimension %d has size 0", t);
         if (__builtin_mul_overflow(a->count, a->shape[t], &a->count))
@@ -317,9 +315,8 @@ static int parse_front(const unsigned char *front, size_t size, uint64_t file_si
 static int check_data(NpyArray *a, const char *name, char *error)
 {
     const unsigned char *p = a->data;
-    int64_t i;
     if (a->type == NPY_BOOL)
-        for (i = 0; i < a->count; i++)
+        for (int64_t i = 0; i < a->count; i++)
             if (p[i] > 1) {
                 refuse(error, name, "a bool array has the byte %d; accepted are 0 and 1", p[i]);
                 npy_free(a);
@@ -415,10 +412,9 @@ static size_t make_front(unsigned char front[256], int ndim, const int64_t *shap
 {
     char *text = (char *)front + 10;
     size_t n, length;
-    int t;
     memset(front, ' ', 256);
     n = (size_t)sprintf(text, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
-    for (t = 0; t < ndim; t++)
+    for (int t = 0; t < ndim; t++)
         n += (size_t)sprintf(text + n, t == 0 ? "%lld," : " %lld,", (long long)shape[t]);
     if (ndim > 1)
         n--; /* (2, 3), but (2,) */
@@ -439,11 +435,11 @@ int npy_write_f32(const char *path, const float *data, int ndim, const int64_t *
     unsigned char front[256];
     size_t bytes = 0, length;
     FILE *f;
-    int t, good, why;
+    int good, why;
     if (ndim < 0 || ndim > NPY_MAX_DIMS)
         return refuse(error, path, "cannot be written: 0 to %d dimensions are accepted, not %d",
                       NPY_MAX_DIMS, ndim);
-    for (t = 0; t < ndim; t++)
+    for (int t = 0; t < ndim; t++)
         if ((a.shape[t] = shape[t]) < 0)
             return refuse(error, path, "cannot be written: the shape has a negative size");
     if (count_elements(&a, path, error, &bytes) != 0)

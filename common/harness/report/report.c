@@ -87,8 +87,8 @@ static int backward_alone(const Report *r)
 static void note_no_device(const Report *r, const CliCase *c)
 {
     const Stage *stage = r->cli->stage;
-    int i, cuda = 0;
-    for (i = 0; i < stage->variant_count; i++)
+    int cuda = 0;
+    for (int i = 0; i < stage->variant_count; i++)
         cuda |= stage->variants[i].device == ON_CUDA;
     if (cuda && c->own_variants && c->device == CLI_DEVICE_AUTO && device_count() == 0 &&
         strcmp(c->variant, "all") == 0)
@@ -297,18 +297,18 @@ void report_json_end(Report *r)
 
 int report_open(Report *r, const Cli *cli)
 {
-    int i, status = EXIT_OK;
+    int status = EXIT_OK;
     memset(r, 0, sizeof *r);
     r->cli = cli;
     if (cli->json_file)
         status = try_json(cli->json_file);
-    for (i = 0; i < cli->case_count && status == EXIT_OK; i++)
+    for (int i = 0; i < cli->case_count && status == EXIT_OK; i++)
         if (cli->cases[i].save_dir &&
             (i == 0 || cli->cases[i].save_dir != cli->cases[i - 1].save_dir))
             status = save_probe(cli->cases[i].save_dir);
     if (status != EXIT_OK)
         report_close(r);
-    for (i = 0; i < cli->case_count && status == EXIT_OK; i++)
+    for (int i = 0; i < cli->case_count && status == EXIT_OK; i++)
         start_threads(cli->cases[i].threads);
     return status;
 }

@@ -73,9 +73,8 @@ static void put_bool(FILE *f, const char *key, int value)
 
 static void put_samples(FILE *f, const char *key, const Samples *s)
 {
-    int i;
     fprintf(f, ",\"%s\":[", key);
-    for (i = 0; i < s->count; i++)
+    for (int i = 0; i < s->count; i++)
         fprintf(f, "%s%.6g", i ? "," : "", s->ms[i]);
     fputc(']', f);
 }

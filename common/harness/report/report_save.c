@@ -99,13 +99,12 @@ static int write_tensor(const char *path, const Tensor *t, CliTensors tensors,
     const int64_t count = tensor_count(t), B = t->shape[0], N = t->shape[1], H = t->shape[2];
     const int64_t sbhd[4] = {N, B, H, t->shape[3]};
     float *values = malloc((size_t)count * sizeof *values);
-    int64_t b, n, h;
     int failed = -1;
     snprintf(error, NPY_ERROR_SIZE, "%.400s: cannot be written: memory is short", path);
     if (values) {
-        for (b = 0; b < B; b++)
-            for (n = 0; n < N; n++)
-                for (h = 0; h < H; h++) {
+        for (int64_t b = 0; b < B; b++)
+            for (int64_t n = 0; n < N; n++)
+                for (int64_t h = 0; h < H; h++) {
                     const int64_t token = tensors == CLI_SBHD ? n * B + b : b * N + n;
                     tensor_read_row(t, b, n, h, values + (token * H + h) * t->shape[3]);
                 }
@@ -143,7 +142,7 @@ int report_save(Report *r, const CliCase *c, const RunResult *out)
     char dir[PATH_SIZE - 64], temporary[FILES][PATH_SIZE], path[PATH_SIZE];
     char error[NPY_ERROR_SIZE] = "";
     size_t made;
-    int i, done = 0, failed = 0;
+    int done = 0, failed = 0;
     if (!c->save_dir || !out->ran || r->saved == c)
         return EXIT_OK;
     if (c->line)
@@ -154,10 +153,10 @@ int report_save(Report *r, const CliCase *c, const RunResult *out)
         snprintf(error, sizeof error, "%.200s: cannot be made: %s", dir, strerror(errno));
         return refuse_write(error);
     }
-    for (i = 0; i < files; i++)
+    for (int i = 0; i < files; i++)
         snprintf(temporary[i], sizeof temporary[i], "%s/.%s.%ld.npy", dir, names[i],
                  (long)getpid());
-    for (i = 0; i < files && !failed; i++)
+    for (int i = 0; i < files && !failed; i++)
         failed = write_one(temporary[i], i, tensors[i], c, out, error) != 0;
     for (done = 0; done < files && !failed; done++) {
         snprintf(path, sizeof path, "%s/%s.npy", dir, names[done]);
@@ -166,9 +165,9 @@ int report_save(Report *r, const CliCase *c, const RunResult *out)
             snprintf(error, sizeof error, "%.200s: cannot be written: %s", path, strerror(errno));
     }
     if (failed) { /* none is better than some */
-        for (i = 0; i < files; i++)
+        for (int i = 0; i < files; i++)
             unlink(temporary[i]);
-        for (i = 0; i < done - 1; i++) {
+        for (int i = 0; i < done - 1; i++) {
             snprintf(path, sizeof path, "%s/%s.npy", dir, names[i]);
             unlink(path);
         }
