@@ -25,7 +25,7 @@
 #define EDGE_COLS        (1 << 20) /* widest edge rows */
 #define PART             ((size_t)1 << 30) /* what the driver copies at once */
 
-/* --- a matrix of scores and its softmax ---------------------------------------------------------*/
+/* --- a matrix of scores and its softmax --------------------------------------------------------*/
 
 #define CANARY_FLOATS 64
 

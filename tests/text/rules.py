@@ -5,7 +5,7 @@ Interface (each returns a list of sentences, empty when all is well):
 - line_widths, function_lengths, spdx, interface_list, leftovers: one source file.
 - banned_flags: one source or build file.
 - unicode_lines: a Python tool that takes text apart at more signs than newlines; a test's JSON.
-- variant_names, method_names: files, --list and README of a stage tell the same names.
+- same_names: files, --list and README of a stage tell the same names.
 - builds_on: the README's line against the stage's meson.build.
 - struct_bodies: device structs of one name with different bodies, over all files.
 - word_counts (no sentences: a count for each word): how often a text uses DROPPED_WORDS.
@@ -102,37 +102,12 @@ def banned_flags(text, suffix):
     return bad + ([f"uses {pragma[0]}"] if pragma else [])
 
 
-def variant_names(files, listed, readme, parts, linked=()):
-    """files: {"cpu": names, "cuda": names}; listed: {name: devices} of --list; readme: its text;
-    parts: which of cuda, blas, cublas this build has, since a variant may need one; linked: names
-    that the stage lists from another stage's library."""
-    bad = []
-    devices = ["cpu", "cuda"] if "cuda" in parts else ["cpu"]
-    built = [(name, device) for device in devices for name in files[device]
-             if all(part in parts for part in ("blas", "cublas") if name.endswith("_" + part))]
-    bad += [f"{name} has a file, but --list does not show it"
-            for name, _ in built if name not in listed]
-    bad += [f"--list shows {name}, but there is no file of that name" for name in listed
-            if name not in [*files["cpu"], *files["cuda"], *linked]]
-    bad += [f"{name} is on {listed[name]} in --list, its file in {device}/"
-            for name, device in built if device not in listed.get(name, device).split()]
-    rows = set(re.findall(r"^\|[^\n|]*`(v\d+_\w+|library)`", readme, re.M))
-    bad += [f"{name} has a file, but no row in the README's table"
-            for name in [*files["cpu"], *files["cuda"], *linked] if name not in rows]
-    bad += [f"the README's table has {name}, but there is no file of that name"
-            for name in sorted(rows) if name not in [*files["cpu"], *files["cuda"], *linked]]
-    return bad
-
-
-def method_names(files, listed, readme):
-    """Stage 06: its rows are methods, each in a file of its own, for all devices."""
-    bad = [f"{name} has a file, but --list does not show it" for name in files
-           if name not in listed]
-    bad += [f"--list shows {name}, but there is no file of that name" for name in listed
-            if name not in files]
-    rows = set(re.findall(r"^\|[^\n|]*`([a-z][a-z-]+)`", readme, re.M))
-    return bad + [f"{name} has a file, but no row in the README's table" for name in files
-                  if name not in rows]
+def same_names(files, listed, rows):
+    """Of a stage: {name: devices} by its files and by --list, and names in the README's table."""
+    return [f"{name}: by its files {files.get(name)}, by --list {listed.get(name)}, "
+            f"{'in' if name in rows else 'not in'} the README's table"
+            for name in sorted({*files, *listed, *rows})
+            if files.get(name) != listed.get(name) or name not in rows]
 
 
 def builds_on(readme, meson, own):

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 """test_layout.py: the whole tree keeps the limits of rules.py.
 
-usage: test_layout.py BUILD [PART...]    BUILD: the build folder, whose programs answer --list;
-PART: cuda, blas, cublas, as far as this build has them
+usage: test_layout.py BUILD    the build folder, whose programs answer --list
 """
 import collections
 import os
@@ -127,22 +126,24 @@ def check_named_files(tap):
         tap.ok(not gone, f"{page}: the files that it names", " ".join(gone))
 
 
-def check_stage(tap, folder, program, build, parts):
+def check_stage(tap, folder, program, build):
     stage = tree.ROOT / folder
-    readme_path = stage / "README.md"
-    readme = readme_path.read_text(encoding="utf-8") if readme_path.is_file() else ""
-    files = {device: sorted(p.stem for p in stage.glob(f"{device}/v*.{suffix}")) +
-             ["library"] * (folder in LISTS_LIBRARY)
-             for device, suffix in (("cpu", "c"), ("cuda", "cu"))}
+    readme = (stage / "README.md").read_text(encoding="utf-8")
     listed = listed_variants(build / folder / program)
     if tap.ok(listed, f"{folder}: --list answers", f"{build / folder / program}"):
-        if folder == source_hashes.R:
-            methods = [name for name in source_hashes.METHODS
-                       if (stage / "methods" / (name.replace("-", "_") + ".c")).is_file()]
-            bad = rules.method_names(methods, listed, readme)
+        names = r"v\d+_\w+|library"
+        if folder == source_hashes.R:  # each method is one file for all devices
+            names = "|".join(source_hashes.METHODS)
+            files = {name: listed.get(name, "") for name in source_hashes.METHODS
+                     if (stage / f"methods/{name.replace('-', '_')}.c").is_file()}
         else:
-            linked = [name for stage, name in source_hashes.LINKED if stage == folder]
-            bad = rules.variant_names(files, listed, readme, parts, linked)
+            found = [(path.stem, device) for device in ("cpu", "cuda")
+                     for path in sorted(stage.glob(f"{device}/v*.c*")) if path.suffix != ".cuh"]
+            found += [("library", device) for device in ("cpu", "cuda")] * (folder in LISTS_LIBRARY)
+            found += [(name, "cpu") for stage, name in source_hashes.LINKED if stage == folder]
+            files = {name: " ".join(d for n, d in found if n == name) for name, _ in found}
+        rows = set(re.findall(rf"^\|[^\n|]*`({names})`", readme, re.M))
+        bad = rules.same_names(files, listed, rows)
         tap.ok(not bad, f"{folder}: files, --list and README name the same variants",
                "\n".join(bad))
     bad = rules.builds_on(readme, (stage / "meson.build").read_text(encoding="utf-8"), program)
@@ -154,7 +155,7 @@ def check_stage(tap, folder, program, build, parts):
 
 def main():
     tap = Tap()
-    build, parts = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    build = pathlib.Path(sys.argv[1])
     check_rules(tap)
     for name in tree.sources(*tree.C_LIKE, *SCRIPTS, *BUILD_FILES):
         check_file(tap, name)
@@ -162,7 +163,7 @@ def main():
     check_named_files(tap)
     for folder, program in zip(sorted(p.name for p in tree.ROOT.glob("0[1-6]_*")), rules.STAGES):
         if (tree.ROOT / folder / "main.c").is_file():
-            check_stage(tap, folder, program, build, parts)
+            check_stage(tap, folder, program, build)
     commands = build / "build.ninja"
     bad = rules.banned_flags(commands.read_text(encoding="utf-8", errors="replace"), ".ninja")
     tap.ok(not bad, "no compiler command of this build has a banned flag", "\n".join(bad))
