@@ -107,60 +107,44 @@ def stale_rows(root, demo_file):
     return [row for row in rows if recorded.is_stale(row, root)]
 
 
-def longest_pair(rows, mine, other):
-    """The rows of two (stage, variant) at the largest N that both have, or None."""
+def longest_pair(rows, stage, other):
+    """In the longest case on a CPU that both ran: the row of the stage's fastest variant, and that
+    of `other` (stage, variant). None: there is no such case."""
     cases = {}
     for row in rows:
-        key = row["stage"], row["variant"]
         bundled = str(row.get("input")).startswith("bundled")
-        if row["device"] == "cpu" and not bundled and key in (mine, other):
+        asked = row["device"] == "cpu" and row["stage"] in (stage, other[0])
+        if asked and not bundled and recorded.time_ms(row):
             where = (row["Nq"], row["H"], row["d"], row["mask"], str(row["window"]))
-            cases.setdefault(where, {})[key] = row
-    both = [(where[0], pair) for where, pair in cases.items() if len(pair) == 2]
-    pair = max(both, key=lambda found: found[0])[1] if both else None
-    return pair and (pair[mine], pair[other])
-
-
-def compare(rows, mine, other, value):
-    """(how many times, the row of `mine`, the row of `other`) or None."""
-    pair = longest_pair(rows, mine, other)
-    if not pair or not value(pair[0]) or not value(pair[1]):
-        return None
-    return (f"{value(pair[1]) / value(pair[0]):.0f} times", pair[0], pair[1])
-
-
-def last_of(rows, stage):
-    """The name of the fastest CPU variant of a stage, in its longest case."""
-    mine = [r for r in rows if r["stage"] == stage and r["device"] == "cpu"]
-    longest = max((r["Nq"] for r in mine), default=0)
-    mine = [r for r in mine if r["Nq"] == longest and recorded.time_ms(r)]
-    return min(mine, key=recorded.time_ms)["variant"] if mine else ""
+            cases.setdefault(where, {})[row["stage"], row["variant"]] = row
+    for _, found in sorted(cases.items(), reverse=True):
+        mine = [row for key, row in found.items() if key[0] == stage and key != other]
+        if mine and other in found:
+            return min(mine, key=recorded.time_ms), found[other]
+    return None
 
 
 def summary(rows):
     """At most five lines of at most 100 columns; a line whose rows are missing is left out."""
     checked = [r for r in recorded.usable(rows) if r.get("bound_ratio") is not None]
-    flash = ("flash_forward", last_of(checked, "flash_forward"))
     lines = []
     if checked:
         worst = max(r["bound_ratio"] for r in checked)
         lines.append(f"right   {len(checked)} results checked, the worst at "
                      f"{columns.percent(worst)} of its error bound")
-    fast = compare(checked, flash, ("naive", "v0_loops"), recorded.time_ms)
-    if fast:
-        lines.append(f"fast    {flash[1]} is {fast[0]} as fast as naive attention ({fast[1]['Nq']} "
-                     f"tokens, {columns.number(recorded.time_ms(fast[1]))} ms)")
-    small = compare(checked, flash, ("naive", "v0_loops"), lambda r: r.get("peak_bytes"))
-    if small:
-        mine, other = (columns.cell(row, "peak_bytes") for row in small[1:])
-        lines.append(f"small   it works in {small[0]} less memory ({mine} for {other})")
+    if pair := longest_pair(checked, "flash_forward", ("naive", "v0_loops")):
+        mine, ms = pair[0], list(map(recorded.time_ms, pair))
+        lines.append(f"fast    {mine['variant']} is {ms[1] / ms[0]:.0f} times as fast as naive "
+                     f"attention ({mine['Nq']} tokens, {columns.number(ms[0])} ms)")
+        if mine.get("peak_bytes") and pair[1].get("peak_bytes"):
+            cells = [columns.cell(row, "peak_bytes") for row in pair]
+            lines.append(f"small   it works in {pair[1]['peak_bytes'] / mine['peak_bytes']:.0f} "
+                         f"times less memory ({cells[0]} for {cells[1]})")
     windowed = [r for r in checked if r.get("window") not in (None, [-1, -1], [-1, 0])]
-    last = last_of(windowed, "sliding_window")
-    window = compare(windowed, ("sliding_window", last), ("sliding_window", "v0_offline_mask"),
-                     recorded.time_ms)
-    if window:
-        lines.append(f"window  {last} is {window[0]} as fast as all scores with a mask "
-                     f"({window[1]['Nq']} tokens, window {window[1]['window'][0]})")
+    if pair := longest_pair(windowed, "sliding_window", ("sliding_window", "v0_offline_mask")):
+        mine, ms = pair[0], list(map(recorded.time_ms, pair))
+        lines.append(f"window  {mine['variant']} is {ms[1] / ms[0]:.0f} times as fast as all "
+                     f"scores with a mask ({mine['Nq']} tokens, window {mine['window'][0]})")
     lines.append("look    out/plots/*.svg has the pictures, docs/README.md says where to read on")
     return lines
 
