@@ -372,8 +372,8 @@ static int prepare_rank(RankThread *t, const JudgeLimits *limits, const char *li
     t->dK = t->dQ + rows * (size_t)c->flags->d;
     t->dV = t->dK + keys * (size_t)c->flags->d;
     memset(t->O, 0xFF, q + lse);
-    memset(t->dQ, 0xFF, q + 2 * kv);
-    memset(t->mailbox, 0xFF, ring->mailbox_bytes);
+    if (backward)
+        memset(t->dQ, 0xFF, q + 2 * kv);
     run_add(task, "Q", s->Q, q, 0);
     run_add(task, "K", s->K, kv, 0);
     run_add(task, "V", s->V, kv, 0);

@@ -290,6 +290,13 @@ static int open_to_read(int file)
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
+/* A ring's mailbox is read and written where the runner has it (relay_message): what it holds goes
+ * neither way. */
+static size_t bytes_to_copy(const Isolate *s, int i)
+{
+    return s->task->relay && i == s->task->mailbox ? 0 : s->opened.arrays[i].bytes;
+}
+
 void isolate_put(Isolate *s)
 {
     for (int i = 0; i < s->task->array_count; i++) {
@@ -298,7 +305,7 @@ void isolate_put(Isolate *s)
         if (!a->written)
             continue;
         memset(s->written + a->offset, 0xFF, before);
-        memcpy(s->written + a->offset + before, s->task->arrays[i].data, a->bytes);
+        memcpy(s->written + a->offset + before, s->task->arrays[i].data, bytes_to_copy(s, i));
     }
 }
 
@@ -312,7 +319,7 @@ int isolate_take(Isolate *s)
             continue;
         for (size_t at = 0; at < before; at++)
             intact &= s->written[a->offset + at] == 0xFF;
-        memcpy(s->task->arrays[i].data, s->written + a->offset + before, a->bytes);
+        memcpy(s->task->arrays[i].data, s->written + a->offset + before, bytes_to_copy(s, i));
     }
     return intact;
 }

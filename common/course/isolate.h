@@ -75,7 +75,7 @@ typedef struct IsolateTask {
     /* Messages of a ring: 1 the runner may go on, 0 it is ended. NULL: there are none. */
     int (*relay)(void *context, const IsolateMessage *message);
     void *context;
-    int mailbox; /* number of an array that is written */
+    int mailbox; /* number of an array that is written; its `data` is only its address */
     int trace;   /* 1 + number of an array for states of attn_trace.h, which is written; 0: none */
     const void *setup; /* Not NULL: its runner is this program, started anew, whose functions the
                         * submission may call (stage 06); main() gives these bytes to its own */

@@ -403,12 +403,6 @@ def compile_step(step, file, folder, asan=False, examiner=()):
 WAITS = 4
 
 
-def limit_processor(seconds):
-    """Of this process from now on. At the limit comes SIGXCPU, a second later SIGKILL."""
-    seconds = math.ceil(seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-
-
 def run_case(program, flags, seconds):
     """(exit status or None for no time, verdict text, what the learner's code printed); seconds: of
     the processor."""
@@ -419,8 +413,10 @@ def run_case(program, flags, seconds):
         try:
             process = subprocess.Popen([str(program), *flags], stdin=subprocess.DEVNULL,
                                        stdout=printed, stderr=printed, pass_fds=[write_end],
-                                       env=environment,
-                                       preexec_fn=lambda: limit_processor(seconds))
+                                       env=environment)
+            # at the limit comes SIGXCPU, a second later SIGKILL
+            resource.prlimit(process.pid, resource.RLIMIT_CPU,
+                             (math.ceil(seconds), math.ceil(seconds) + 1))
         finally:
             os.close(write_end)
         try:

@@ -368,16 +368,16 @@ def check_debug(tap):
 
 
 def check_class(tap, build):
-    """./ladder grade 2 FOLDER...: all suites and the change, one row a student."""
+    """./ladder grade 1 FOLDER...: all suites and the change, one row a student."""
     tool = ROOT / "common" / "course" / "grade_class.py"
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         (scratch / "key").write_bytes(KEYS[0])
-        for name, solution in (("ann", "2_flash_forward.c"), ("bob", None), ("eve", None)):
+        for name, solution in (("ann", "1_softmax_and_merge.c"), ("bob", None), ("eve", None)):
             (scratch / name).mkdir()
             if solution:
                 shutil.copy(HERE / "solutions" / solution, scratch / name / "mine.c")
-        shutil.copy(ROOT / "docs/course/2_flash_forward/stub.c", scratch / "bob" / "mine.c")
+        shutil.copy(ROOT / "docs/course/1_softmax_and_merge/stub.c", scratch / "bob" / "mine.c")
         (scratch / "notes.txt").write_text("no student", encoding="utf-8")
 
         def graded(*words, tool=tool):
@@ -386,7 +386,7 @@ def check_class(tap, build):
                                   check=False)
 
         (scratch / "bob" / "REVISION").write_text("an old one\n", encoding="utf-8")
-        run = graded("2", "ann", "bob", "eve", "notes.txt", "--key", "key", "--format", "csv")
+        run = graded("1", "ann", "bob", "eve", "notes.txt", "--key", "key", "--format", "csv")
         tap.ok("handout of another revision, an old one, this is" in run.stderr and
                run.stderr.rstrip().endswith(": bob"),
                "a class: a handout of another revision is named", run.stderr)
@@ -416,7 +416,7 @@ exec {built}/common/course/attn_jail "$@"
 """, encoding="utf-8")
         jail.chmod(0o755)
         shutil.copy(scratch / "ann/mine.c", scratch / "ann/mine_twist.c")
-        run = graded("2", "ann", "bob", "--key", "key", "--format", "csv", "--build",
+        run = graded("1", "ann", "bob", "--key", "key", "--format", "csv", "--build",
                      str(scratch / "build"))
         found = list(csv.reader(io.StringIO(run.stdout)))
         tap.ok(run.returncode == 3 and [row[:4] for row in found[1:]] ==
@@ -431,17 +431,17 @@ exec {built}/common/course/attn_jail "$@"
         tap.ok(rows and rows[0][3:7] == ["status", "reason", "similarity_public",
                                          "similarity_public_file"] and
                {name.split(":")[0] for name in rows[0][10:]} ==
-               {"simple", "public", "hidden", "hidden_simple", "twist"},
+               {"public", "merge", "hidden_rows", "hidden_merge", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
-        for words, said in ((["2", "ann"], "--key"), (["9", "ann"], "assignment '9'"),
-                            (["2", "notes.txt", "--key", "key"], "folder"),
-                            (["2", ".", "--key", "key"], "./*")):
+        for words, said in ((["1", "ann"], "--key"), (["9", "ann"], "assignment '9'"),
+                            (["1", "notes.txt", "--key", "key"], "folder"),
+                            (["1", ".", "--key", "key"], "./*")):
             run = graded(*words)
             tap.ok(run.returncode == 2 and said in run.stderr.splitlines()[-1] and not run.stdout,
                    f"a class: refused: {' '.join(words)}", run.stderr)
-        chosen = handout.chosen(handout.assignment(2), suites.key_bytes(scratch / "key"))
-        for kind in handout.kinds(handout.assignment(2)):
-            template = ROOT / "docs/course/2_flash_forward" / f"twist_{kind}.template"
+        chosen = handout.chosen(handout.assignment(1), suites.key_bytes(scratch / "key"))
+        for kind in handout.kinds(handout.assignment(1)):
+            template = ROOT / "docs/course/1_softmax_and_merge" / f"twist_{kind}.template"
             run = graded(template, "ann/mine.c", "--key", "key",
                          tool=ROOT / "common" / "course" / "grade.py")
             tap.ok((run.returncode, "another change" in run.stderr) ==

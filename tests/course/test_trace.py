@@ -64,8 +64,6 @@ HOSTILE = [
 ]
 
 
-
-
 def library(path):
     """With what tensor.h and attn.h need: the runner has it."""
     to = path.with_suffix(".so")
@@ -131,7 +129,7 @@ def check_hostile(tap, build, sandbox, folder):
     wrong = TRACED.read_text(encoding="utf-8").replace("l[r] > 0.0f; x++", "0; x++")
     tap.ok(CALL in wrong, "the call is there")
     suite = folder / "suite"
-    suite.write_text("contract=flash_simple time=2\n: -N 100 -d 16\n", encoding="utf-8")
+    suite.write_text("contract=flash_simple time=1\n: -N 100 -d 16\n", encoding="utf-8")
     names, files = [], []
     for number, (name, call, _) in enumerate(HOSTILE):
         for kind, source in (("wrong", wrong), ("right", TRACED.read_text(encoding="utf-8"))):
