@@ -3,8 +3,9 @@
  * contract.c: the table of contracts, and what all of them share: a case's flags, its twist, its
  * inputs, and the way from a run to a status. See contract.h.
  *
- * Interface: contract_find, contract_names, case_read, case_make, case_free, case_run, run_free,
- * case_flops, run_outputs_new, run_task, run_add, case_is_square, judge_floats.
+ * Interface: contract_find, contract_names, case_read, case_make, case_run, run_free, case_flops,
+ * case_alloc, case_make_reference, case_is_square, run_outputs_new, run_values_new, run_task,
+ * run_add, run_numbers, run_small, judge_floats.
  */
 #include "course/contract.h"
 
@@ -270,9 +271,7 @@ int case_read(JudgeCase *c, const Contract *contract, const char *suite, int lin
     int status = read_case(c, contract, suite, line, count, words);
     if (status != EXIT_OK || !c->require_memory)
         return status;
-    c->larger = calloc(1, sizeof *c->larger);
-    if (!c->larger)
-        return cli_no_memory("--require memory=N");
+    c->larger = case_alloc(1, sizeof *c->larger);
     status = read_case(c->larger, contract, suite, line, count, words);
     if (status == EXIT_OK) {
         c->larger->flags->Nq *= 2;
@@ -302,10 +301,9 @@ static int twist_shows(const JudgeCase *c, int64_t i, int64_t j)
 }
 
 /* truth = what the submission is told, and the twist. */
-static int make_truth(JudgeCase *c)
+static void make_truth(JudgeCase *c)
 {
     const AttnShape *s = &c->problem.args.shape;
-    const int64_t count = s->Nq * s->Nk;
     uint8_t *mask;
     c->truth = c->problem.args;
     if (c->twist.softcap > 0.0f)
@@ -317,27 +315,22 @@ static int make_truth(JudgeCase *c)
         c->truth.options = &c->options;
     }
     if (!twist_hides(c))
-        return EXIT_OK;
-    if (tensor_new(&c->mask, ATTN_BF16, LAYOUT_BSHD, 1, 1, 1, (count + 1) / 2) != 0)
-        return cli_no_memory("--twist");
-    mask = c->mask.base + c->mask.bytes - count;
+        return;
+    c->truth.mask = mask = case_alloc(s->Nq * s->Nk, 1);
     for (int64_t i = 0; i < s->Nq; i++)
         for (int64_t j = 0; j < s->Nk; j++)
             mask[i * s->Nk + j] = (c->problem.args.mask && c->problem.args.mask[i * s->Nk + j]) ||
                                   !twist_shows(c, i, j);
-    c->truth.mask = mask;
-    return EXIT_OK;
 }
 
 int case_make(JudgeCase *c)
 {
     int status = EXIT_OK;
     refuse_in(c->suite, c->line);
-    c->made = 1;
     if (!(c->contract->features & STAGE_HAS_ROWS_COLS)) {
         status = inputs_make(&c->problem, c->flags);
         if (status == EXIT_OK)
-            status = make_truth(c);
+            make_truth(c);
     }
     if (status == EXIT_OK)
         status = c->contract->make(c);
@@ -346,20 +339,25 @@ int case_make(JudgeCase *c)
     return status;
 }
 
-void case_free(JudgeCase *c)
+void *case_alloc(int64_t count, size_t size)
 {
-    if (c->larger)
-        case_free(c->larger);
-    free(c->larger);
-    if (c->made && c->contract->free)
-        c->contract->free(c);
-    if (c->made) {
-        oracle_free(&c->oracle);
-        inputs_free(&c->problem);
-    }
-    tensor_free(&c->mask);
-    cli_free(&c->cli);
-    memset(c, 0, sizeof *c);
+    void *memory = calloc((size_t)count, size);
+    if (!memory)
+        exit(cli_no_memory("the reference"));
+    return memory;
+}
+
+int case_make_reference(JudgeCase *c)
+{
+    if (oracle_run(&c->oracle, &c->truth, c->flags->backward, 1) != 0)
+        return cli_no_memory("the reference");
+    if (!c->oracle.whole)
+        return cli_refuse("found a case with more than 10^10 pair-channels, accepted are smaller "
+                          "ones");
+    if (c->flags->backward && c->oracle.beyond)
+        return cli_refuse("found scores that are too large for their gradients to be judged in "
+                          "float32, accepted is another --dist");
+    return EXIT_OK;
 }
 
 int case_is_square(const JudgeCase *c)
@@ -427,6 +425,31 @@ int run_outputs_new(const JudgeCase *c, JudgeRun *run)
     run->end.end = ISOLATE_BROKEN;
     snprintf(run->end.sentence, sizeof run->end.sentence, "no memory for the outputs");
     return -1;
+}
+
+float *run_values_new(JudgeRun *run, int n, int64_t count)
+{
+    run->values[n] = malloc((size_t)count * sizeof(float));
+    if (run->values[n])
+        memset(run->values[n], 0xFF, (size_t)count * sizeof(float));
+    else
+        run->end.end = ISOLATE_BROKEN;
+    return run->values[n];
+}
+
+SmallNumbers run_numbers(const IsolateTask *task, int64_t a, int64_t b, int64_t c)
+{
+    SmallNumbers n = {.integer = {(int32_t)a, (int32_t)b, (int32_t)c}};
+    for (int i = 0; i < task->array_count; i++)
+        n.pointer[i] = isolate_pointer(task, task->arrays[i].data);
+    return n;
+}
+
+void run_small(const IsolateTask *task, const char *row, const char *symbol, SmallNumbers numbers,
+               JudgeRun *run)
+{
+    isolate_run(task, row, symbol, &numbers, sizeof numbers, &run->end);
+    run->ms = run->end.ms;
 }
 
 void run_take_truth(const JudgeCase *c, JudgeRun *run)

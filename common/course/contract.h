@@ -16,7 +16,8 @@
  * announces it. So a solution that computes ordinary attention, whoever wrote it, is wrong.
  *
  * Interface:
- * - contract_find, contract_names. case_read: the flags of a case. case_make, case_free.
+ * - contract_find, contract_names. case_read: the flags of a case. case_make: all else of it. A
+ *   case stays as long as the process.
  * - case_run, case_judge, run_free.
  * - JudgeCase, JudgeRun, JudgeLimits, JudgeTwist.
  * - attention_contract ...: the rows' functions, by file.
@@ -25,6 +26,7 @@
 #define ATTN_CONTRACT_H
 
 #include "course/isolate.h"
+#include "course/runner_contracts.h"
 #include "harness/bench/run.h"
 #include "harness/check/check.h"
 
@@ -74,9 +76,7 @@ typedef struct JudgeCase {
     Inputs problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
-    Storage mask;        /* truth.mask, likewise */
     Oracle oracle;
-    int made;
     void *own; /* the contract's */
     struct JudgeCase *larger;
 } JudgeCase;
@@ -118,7 +118,6 @@ struct Contract {
         JudgeCase *c); /* reference: EXIT_OK, or EXIT_USAGE or EXIT_RUNTIME with a message */
     void (*run)(const JudgeCase *c, const JudgeLimits *limits, const char *library, JudgeRun *run);
     void (*judge)(const JudgeCase *c, JudgeRun *run); /* fills run->check */
-    void (*free)(JudgeCase *c);                       /* c->own; may be NULL */
 };
 
 const Contract *contract_find(const char *name); /* NULL: there is none */
@@ -130,7 +129,6 @@ int case_read(JudgeCase *c, const Contract *contract, const char *suite, int lin
               char **words);
 /* Inputs and reference. EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
 int case_make(JudgeCase *c);
-void case_free(JudgeCase *c);
 
 /* Runs the submission and sets everything but the verdict; then judges. */
 void case_run(const JudgeCase *c, const JudgeLimits *limits, const char *library, JudgeRun *run);
@@ -152,6 +150,17 @@ IsolateTask run_task(const JudgeLimits *limits, const char *library);
 void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes, int written);
 /* The last array: states of attn_trace.h, if the run has memory for them. */
 void run_add_trace(IsolateTask *task, const JudgeRun *run);
+/* Zeroed memory of a case that is made. It is never NULL: where there is none the process ends. */
+void *case_alloc(int64_t count, size_t size);
+/* c->oracle of c->truth. EXIT_OK, or EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
+int case_make_reference(JudgeCase *c);
+/* run->values[n]: that many floats, poisoned. NULL with run->end broken. */
+float *run_values_new(JudgeRun *run, int n, int64_t count);
+/* What a small contract's function gets: the task's arrays in their order, and three numbers. */
+SmallNumbers run_numbers(const IsolateTask *task, int64_t a, int64_t b, int64_t c);
+/* One call of a function with these. row: of runner_contracts.c. */
+void run_small(const IsolateTask *task, const char *row, const char *symbol, SmallNumbers numbers,
+               JudgeRun *run);
 /* EXIT_OK, or EXIT_USAGE (sentence printed): the contract knows one N only. */
 int case_is_square(const JudgeCase *c);
 /* run->out.args becomes the case with its twist and the outputs: what check and hints compare. */

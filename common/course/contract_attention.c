@@ -24,15 +24,7 @@ static int make_reference(JudgeCase *c)
     if (oracle_overflows(&c->truth, c->flags->backward) > 0)
         return cli_refuse("found inputs with which a sum on the way to the result overflows "
                           "float32, accepted are smaller ones");
-    if (oracle_run(&c->oracle, &c->truth, c->flags->backward, 1) != 0)
-        return cli_no_memory("the reference");
-    if (!c->oracle.whole)
-        return cli_refuse("found a case with more than 10^10 pair-channels, accepted are smaller "
-                          "ones");
-    if (c->flags->backward && c->oracle.beyond)
-        return cli_refuse("found scores that are too large for their gradients to be judged in "
-                          "float32, accepted is another --dist");
-    return EXIT_OK;
+    return case_make_reference(c);
 }
 
 /* O and lse of the reference: what a correct forward pass leaves for the backward pass. */

@@ -23,8 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_contracts.h"
-
 enum { MAX_WORLD = 16, MAILBOX_LEAST = 1 << 20, MAILBOX_MOST = 1 << 24, MOST_QUEUED = 1 << 26 };
 #define FIXED (2.0 * 0x1p20)
 
@@ -56,31 +54,12 @@ static int owner(const CliRing *ring, int world, int64_t t, int64_t N)
     return (int)(t * world / N);
 }
 
-static void free_ring(JudgeCase *c)
-{
-    RingCase *ring = c->own;
-    if (!ring)
-        return;
-    for (int r = 0; r < ring->world; r++) {
-        Shard *s = &ring->shard[r];
-        free(s->Q);
-        free(s->K);
-        free(s->V);
-        free(s->dO);
-        free(s->O);
-        free(s->lse);
-    }
-    free(ring->positions);
-    free(ring);
-    c->own = NULL;
-}
-
 /* Rows of a tensor [1][N][heads][d] that belong to a shard: [count][heads][d]. */
 static float *gather(const Shard *s, const Tensor *from)
 {
     const int64_t heads = from->shape[2], d = from->shape[3];
-    float *to = malloc((size_t)(s->count * heads * d) * sizeof *to);
-    for (int32_t n = 0; to && n < s->count; n++)
+    float *to = case_alloc(s->count * heads * d, sizeof *to);
+    for (int32_t n = 0; n < s->count; n++)
         for (int64_t h = 0; h < heads; h++)
             tensor_read_row(from, 0, s->position[n], h, to + (n * heads + h) * d);
     return to;
@@ -94,13 +73,11 @@ static void scatter(const Shard *s, const float *from, const Tensor *to)
             tensor_write_row(to, 0, s->position[n], h, from + (n * heads + h) * d);
 }
 
-static int make_reference_shard(const JudgeCase *c, Shard *s)
+static void make_reference_shard(const JudgeCase *c, Shard *s)
 {
     const int64_t H = c->flags->H, N = c->flags->Nq, d = c->flags->d;
-    s->O = malloc((size_t)(s->count * H * d) * sizeof *s->O);
-    s->lse = malloc((size_t)(s->count * H) * sizeof *s->lse);
-    if (!s->O || !s->lse)
-        return -1;
+    s->O = case_alloc(s->count * H * d, sizeof *s->O);
+    s->lse = case_alloc(s->count * H, sizeof *s->lse);
     for (int64_t h = 0; h < H; h++)
         for (int32_t n = 0; n < s->count; n++) {
             const int64_t row = h * N + s->position[n];
@@ -108,16 +85,14 @@ static int make_reference_shard(const JudgeCase *c, Shard *s)
             for (int64_t x = 0; x < d; x++)
                 s->O[(n * H + h) * d + x] = (float)c->oracle.O.value[row * d + x];
         }
-    return 0;
 }
 
-static int make_shards(JudgeCase *c, RingCase *ring)
+static void make_shards(const JudgeCase *c, RingCase *ring)
 {
     const int64_t N = c->flags->Nq;
     const AttnArgs *a = &c->problem.args;
-    int32_t *at = ring->positions = malloc((size_t)N * sizeof *at);
-    int failed = !at;
-    for (int r = 0; !failed && r < ring->world; r++) {
+    int32_t *at = ring->positions = case_alloc(N, sizeof *at);
+    for (int r = 0; r < ring->world; r++) {
         Shard *s = &ring->shard[r];
         s->position = at;
         for (int64_t t = 0; t < N; t++)
@@ -125,18 +100,21 @@ static int make_shards(JudgeCase *c, RingCase *ring)
                 at[s->count++] = (int32_t)t;
         at += s->count;
         ring->tokens[r] = s->count;
-        failed = !(s->Q = gather(s, &a->Q)) || !(s->K = gather(s, &a->K)) ||
-                 !(s->V = gather(s, &a->V)) ||
-                 (c->flags->backward &&
-                  (!(s->dO = gather(s, &a->dO)) || make_reference_shard(c, s) != 0));
+        s->Q = gather(s, &a->Q);
+        s->K = gather(s, &a->K);
+        s->V = gather(s, &a->V);
+        if (c->flags->backward) {
+            s->dO = gather(s, &a->dO);
+            make_reference_shard(c, s);
+        }
     }
-    return failed ? -1 : 0;
 }
 
 static int make_ring(JudgeCase *c)
 {
     const CliCase *f = c->flags;
     RingCase *ring;
+    int status;
     if (case_is_square(c) != EXIT_OK)
         return EXIT_USAGE;
     if (f->ring.ranks > MAX_WORLD || f->Nq < 2 * f->ring.ranks)
@@ -144,12 +122,10 @@ static int make_ring(JudgeCase *c)
                           " tokens, accepted are 1 to %d, "
                           "and two tokens for each at least",
                           f->ring.ranks, f->Nq, MAX_WORLD);
-    c->own = ring = calloc(1, sizeof *ring);
-    if (!ring || oracle_run(&c->oracle, &c->truth, f->backward, 1) != 0)
-        return cli_no_memory("the reference");
-    if (!c->oracle.whole || c->oracle.beyond)
-        return cli_refuse("found a case that is too large to be judged, accepted are fewer tokens "
-                          "and smaller scores");
+    status = case_make_reference(c);
+    if (status != EXIT_OK)
+        return status;
+    c->own = ring = case_alloc(1, sizeof *ring);
     ring->world = (int)f->ring.ranks;
     /* a few tensors of all tokens in one message; MAILBOX_MOST: a larger one is refused */
     ring->mailbox_bytes = (size_t)(8 * f->Nq * (f->H + f->Hkv) * f->d) * sizeof(float);
@@ -157,7 +133,8 @@ static int make_ring(JudgeCase *c)
         ring->mailbox_bytes = MAILBOX_LEAST;
     if (ring->mailbox_bytes > MAILBOX_MOST)
         ring->mailbox_bytes = MAILBOX_MOST;
-    return make_shards(c, ring) == 0 ? EXIT_OK : cli_no_memory("the reference");
+    make_shards(c, ring);
+    return EXIT_OK;
 }
 
 /* --- messages ----------------------------------------------------------------------------------*/
@@ -614,5 +591,4 @@ const Contract contract_ring_method = {.name = "ring_method",
                                        .flags = ring_flags,
                                        .make = make_ring,
                                        .run = run_ring,
-                                       .judge = judge_ring,
-                                       .free = free_ring};
+                                       .judge = judge_ring};

@@ -23,8 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_contracts.h"
-
 #define ORDER 4.0 /* c of the bounds: plain float32 */
 
 static size_t tensor_bytes(const JudgeCase *c)
@@ -39,22 +37,7 @@ static size_t row_bytes(const JudgeCase *c)
 
 static int make_reference(JudgeCase *c)
 {
-    if (case_is_square(c) != EXIT_OK)
-        return EXIT_USAGE;
-    if (oracle_run(&c->oracle, &c->truth, c->flags->backward, 1) != 0)
-        return cli_no_memory("the reference");
-    if (!c->oracle.whole)
-        return cli_refuse("found a case with more than 10^10 pair-channels, accepted are smaller "
-                          "ones");
-    return EXIT_OK;
-}
-
-/* One call of a function whose arrays are in the task. */
-static void run_small(const IsolateTask *task, const char *row, const char *symbol,
-                      const SmallNumbers *numbers, JudgeRun *run)
-{
-    isolate_run(task, row, symbol, numbers, sizeof *numbers, &run->end);
-    run->ms = run->end.ms;
+    return case_is_square(c) == EXIT_OK ? case_make_reference(c) : EXIT_USAGE;
 }
 
 static int is_causal(const JudgeCase *c)
@@ -65,7 +48,6 @@ static int is_causal(const JudgeCase *c)
 
 /* --- flash_simple ------------------------------------------------------------------------------*/
 
-/* Q, K, V, O, lse, and what `numbers` says of the arrays and sizes. */
 static void add_flash_arrays(const JudgeCase *c, IsolateTask *task, JudgeRun *run)
 {
     const AttnArgs *in = &c->problem.args;
@@ -76,29 +58,20 @@ static void add_flash_arrays(const JudgeCase *c, IsolateTask *task, JudgeRun *ru
     run_add(task, "lse", run->out.args.lse, row_bytes(c), 1);
 }
 
-static SmallNumbers flash_numbers(const JudgeCase *c, const IsolateTask *task, int arrays)
+static SmallNumbers numbers_of(const JudgeCase *c, const IsolateTask *task)
 {
-    SmallNumbers n;
-    memset(&n, 0, sizeof n);
-    for (int i = 0; i < arrays; i++)
-        n.pointer[i] = isolate_pointer(task, task->arrays[i].data);
-    n.integer[0] = (int32_t)c->flags->Nq;
-    n.integer[1] = (int32_t)c->flags->d;
-    n.integer[2] = is_causal(c);
-    return n;
+    return run_numbers(task, c->flags->Nq, c->flags->d, is_causal(c));
 }
 
 static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, const char *library,
                              JudgeRun *run)
 {
     IsolateTask task = run_task(limits, library);
-    SmallNumbers n;
     if (run_outputs_new(c, run) != 0)
         return;
     add_flash_arrays(c, &task, run);
     run_add_trace(&task, run);
-    n = flash_numbers(c, &task, 5);
-    run_small(&task, "flash_simple", c->contract->symbol, &n, run);
+    run_small(&task, "flash_simple", c->contract->symbol, numbers_of(c, &task), run);
 }
 
 static void judge_flash_simple(const JudgeCase *c, JudgeRun *run)
@@ -181,7 +154,7 @@ static void run_flash_cuda(const JudgeCase *c, const JudgeLimits *limits, const 
     add_flash_arrays(c, &task, run);
     run_add(&task, "counts", counts, sizeof counts, 1);
     run_add(&task, "finding", finding, sizeof finding, 1);
-    n = flash_numbers(c, &task, 7);
+    n = numbers_of(c, &task);
     session = isolate_open(&task, &run->end);
     if (session) {
         done = isolate_call(session, "flash_cuda", c->contract->symbol, &n, sizeof n);
@@ -224,25 +197,17 @@ typedef struct StepInputs {
     double *delta_value, *delta_bound; /* [N], of this float O */
 } StepInputs;
 
-static void free_steps(JudgeCase *c)
-{
-    StepInputs *s = c->own;
-    if (!s)
-        return;
-    free(s->O);
-    free(s->lse);
-    free(s->delta);
-    free(s->delta_value);
-    free(s->delta_bound);
-    free(s);
-    c->own = NULL;
-}
-
-static void round_inputs(const JudgeCase *c, StepInputs *s)
+static StepInputs *round_inputs(const JudgeCase *c)
 {
     const int64_t N = c->flags->Nq, d = c->flags->d;
     const double D = 1.0 + sqrt((double)d) / 4.0;
     const float *dO = c->problem.args.dO.data;
+    StepInputs *s = case_alloc(1, sizeof *s);
+    s->O = case_alloc(N * d, sizeof *s->O);
+    s->lse = case_alloc(N, sizeof *s->lse);
+    s->delta = case_alloc(N, sizeof *s->delta);
+    s->delta_value = case_alloc(N, sizeof *s->delta_value);
+    s->delta_bound = case_alloc(N, sizeof *s->delta_bound);
     for (int64_t i = 0; i < N; i++) {
         double sum = 0.0, size = 0.0;
         for (int64_t x = 0; x < d; x++) {
@@ -256,31 +221,17 @@ static void round_inputs(const JudgeCase *c, StepInputs *s)
         s->delta_value[i] = sum;
         s->delta_bound[i] = ORDER * 0x1p-24 * (D + 1.0) * size + 0x1p-126;
     }
+    return s;
 }
 
 static int make_steps(JudgeCase *c)
 {
-    StepInputs *s;
-    int status = c->part < 0 ? cli_refuse("--part: found none, accepted is one of delta, dV, dK, "
-                                          "dQ")
-                             : make_reference(c);
-    if (status != EXIT_OK)
-        return status;
-    if (c->oracle.beyond)
-        return cli_refuse("found scores that are too large for their gradients to be judged in "
-                          "float32, accepted is another --dist");
-    c->own = s = calloc(1, sizeof *s);
-    if (s) {
-        s->O = malloc(tensor_bytes(c));
-        s->lse = malloc(row_bytes(c));
-        s->delta = malloc(row_bytes(c));
-        s->delta_value = malloc(2 * row_bytes(c));
-        s->delta_bound = malloc(2 * row_bytes(c));
-    }
-    if (!s || !s->O || !s->lse || !s->delta || !s->delta_value || !s->delta_bound)
-        return cli_no_memory("the reference");
-    round_inputs(c, s);
-    return EXIT_OK;
+    const int status = c->part < 0
+                           ? cli_refuse("--part: found none, accepted is one of delta, dV, dK, "
+                                        "dQ")
+                           : make_reference(c);
+    c->own = status == EXIT_OK ? round_inputs(c) : NULL;
+    return status;
 }
 
 static const struct {
@@ -317,24 +268,11 @@ static void run_steps(const JudgeCase *c, const JudgeLimits *limits, const char 
                       JudgeRun *run)
 {
     IsolateTask task = run_task(limits, library);
-    SmallNumbers n;
-    if (run_outputs_new(c, run) != 0)
+    if (run_outputs_new(c, run) != 0 || !run_values_new(run, 0, c->flags->Nq))
         return;
-    run->values[0] = malloc(row_bytes(c));
-    if (!run->values[0]) {
-        run->end.end = ISOLATE_BROKEN;
-        return;
-    }
-    memset(run->values[0], 0xFF, row_bytes(c));
-    memset(&n, 0, sizeof n);
-    for (int i = 0; parts[c->part].arrays[i]; i++) {
+    for (int i = 0; parts[c->part].arrays[i]; i++)
         add_step_array(c, &task, parts[c->part].arrays[i], run);
-        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
-    }
-    n.integer[0] = (int32_t)c->flags->Nq;
-    n.integer[1] = (int32_t)c->flags->d;
-    n.integer[2] = is_causal(c);
-    run_small(&task, parts[c->part].row, parts[c->part].symbol, &n, run);
+    run_small(&task, parts[c->part].row, parts[c->part].symbol, numbers_of(c, &task), run);
 }
 
 static void copy_rounded(float *to, const OracleArray *from)
@@ -378,5 +316,4 @@ const Contract contract_backward_steps = {.name = "backward_steps",
                                           .flags = backward_steps_flags,
                                           .make = make_steps,
                                           .run = run_steps,
-                                          .judge = judge_steps,
-                                          .free = free_steps};
+                                          .judge = judge_steps};

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_contracts.h"
 #include "harness/visits.h"
 
 enum { MAX_STEPS = 4096, STEP_BYTES = 1 << 28 };
@@ -33,33 +32,16 @@ typedef struct SlidingStepTruth {
 } SlidingStepTruth;
 
 typedef struct Sliding {
-    int64_t Br, Bc, Tr, Tc, steps, made;
+    int64_t Br, Bc, Tr, Tc, steps;
     float *Q, *K, *V; /* whole blocks, filled up with zeros */
     SlidingStepTruth *step;
 } Sliding;
 
-static void free_sliding(JudgeCase *c)
-{
-    Sliding *s = c->own;
-    if (!s)
-        return;
-    for (int64_t t = 0; t < s->made; t++) {
-        free(s->step[t].mask);
-        oracle_free(&s->step[t].oracle);
-    }
-    free(s->step);
-    free(s->Q);
-    free(s->K);
-    free(s->V);
-    free(s);
-    c->own = NULL;
-}
-
 static float *padded(const Tensor *t, int64_t rows)
 {
     const int64_t N = t->shape[1], d = t->shape[3];
-    float *to = calloc((size_t)(rows * d), sizeof *to);
-    for (int64_t n = 0; to && n < N; n++)
+    float *to = case_alloc(rows * d, sizeof *to);
+    for (int64_t n = 0; n < N; n++)
         tensor_read_row(t, 0, n, 0, to + n * d);
     return to;
 }
@@ -71,13 +53,8 @@ static int make_step(const JudgeCase *c, Sliding *s, int64_t t)
     const int64_t Nk = c->truth.shape.Nk, first = step->i * s->Br;
     const int64_t rows = c->truth.shape.Nq - first < s->Br ? c->truth.shape.Nq - first : s->Br;
     AttnArgs *a = &step->args;
-    uint8_t *met = calloc((size_t)s->Tc, 1);
-    step->mask = malloc((size_t)(rows * Nk));
-    s->made = t + 1;
-    if (!step->mask || !met) {
-        free(met);
-        return -1;
-    }
+    uint8_t *met = case_alloc(s->Tc, 1);
+    step->mask = case_alloc(rows * Nk, 1);
     for (int64_t before = 0; before <= t; before++)
         if (s->step[before].i == step->i)
             met[s->step[before].j] = 1;
@@ -110,11 +87,9 @@ static int check_sizes(const JudgeCase *c, const Sliding *s)
 static int make_sliding(JudgeCase *c)
 {
     const CliCase *f = c->flags;
-    Sliding *s = c->own = calloc(1, sizeof *s);
+    Sliding *s = c->own = case_alloc(1, sizeof *s);
     int64_t *visits;
     int failed = 0;
-    if (!s)
-        return cli_no_memory("the reference");
     s->Br = f->block_q;
     s->Bc = f->block_kv;
     s->Tr = (f->Nq + s->Br - 1) / s->Br;
@@ -125,21 +100,17 @@ static int make_sliding(JudgeCase *c)
     s->Q = padded(&c->problem.args.Q, s->Tr * s->Br);
     s->K = padded(&c->problem.args.K, s->Tc * s->Bc);
     s->V = padded(&c->problem.args.V, s->Tc * s->Bc);
-    s->step = calloc((size_t)s->steps, sizeof *s->step);
-    visits = calloc((size_t)s->steps, sizeof *visits);
-    failed = !s->Q || !s->K || !s->V || !s->step || !visits;
-    if (!failed) {
-        visits_set_order((VisitOrder)f->order, f->seed);
-        visits_fill(s->Tr, s->Tc, visits);
-    }
+    s->step = case_alloc(s->steps, sizeof *s->step);
+    visits = case_alloc(s->steps, sizeof *visits);
+    visits_set_order((VisitOrder)f->order, f->seed);
+    visits_fill(s->Tr, s->Tc, visits);
     for (int64_t t = 0; !failed && t < s->steps; t++) {
         s->step[t].i = visits[t] / s->Tc;
         s->step[t].j = visits[t] % s->Tc;
         failed = make_step(c, s, t) != 0;
     }
     free(visits);
-    failed = failed || oracle_run(&c->oracle, &c->truth, 0, 1) != 0;
-    return failed ? cli_no_memory("the reference") : EXIT_OK;
+    return failed ? cli_no_memory("the reference") : case_make_reference(c);
 }
 
 /* --- a run -------------------------------------------------------------------------------------*/
@@ -293,5 +264,4 @@ const Contract contract_sliding_window_step = {.name = "sliding_window_step",
                                                .flags = sliding_flags,
                                                .make = make_sliding,
                                                .run = run_sliding,
-                                               .judge = judge_sliding,
-                                               .free = free_sliding};
+                                               .judge = judge_sliding};

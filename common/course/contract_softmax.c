@@ -21,55 +21,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "course/runner_contracts.h"
-
 #define ROUNDING (4.0 * 0x1p-24) /* c u */
 #define FLOOR    0x1p-126
 /* Random numbers of a case come from the streams of tensors that it does not have. */
 #define PATTERN FILL_MASK
 #define SIZES   FILL_WQ
 
-static void free_softmax(JudgeCase *c)
-{
-    Softmax *s = c->own;
-    if (!s)
-        return;
-    for (int i = 0; i < 4; i++)
-        free(s->in[i]);
-    for (int i = 0; i < 2; i++) {
-        free(s->value[i]);
-        free(s->bound[i]);
-    }
-    free(s);
-    c->own = NULL;
-}
-
 /* inputs: how many arrays; first, second: elements of the results. */
 static Softmax *make_softmax(JudgeCase *c, int inputs, int64_t first, int64_t second)
 {
-    Softmax *s = c->own = calloc(1, sizeof *s);
-    int good = s != NULL;
-    for (int i = 0; good && i < inputs; i++)
-        good = (s->in[i] = malloc((size_t)first * sizeof(float))) != NULL;
-    for (int i = 0; good && i < 2; i++) {
-        const size_t bytes = (size_t)(i ? second : first) * sizeof(double);
-        good = (s->value[i] = malloc(bytes)) != NULL && (s->bound[i] = malloc(bytes)) != NULL;
-    }
-    return good ? s : NULL;
-}
-
-static int run_two(JudgeRun *run, int64_t first, int64_t second)
-{
-    const size_t bytes[2] = {(size_t)first * sizeof(float), (size_t)second * sizeof(float)};
+    Softmax *s = c->own = case_alloc(1, sizeof *s);
+    s->rows = c->flags->rows;
+    s->cols = c->flags->cols;
+    for (int i = 0; i < inputs; i++)
+        s->in[i] = case_alloc(first, sizeof(float));
     for (int i = 0; i < 2; i++) {
-        run->values[i] = malloc(bytes[i]);
-        if (!run->values[i]) {
-            run->end.end = ISOLATE_BROKEN;
-            return -1;
-        }
-        memset(run->values[i], 0xFF, bytes[i]);
+        s->value[i] = case_alloc(i ? second : first, sizeof(double));
+        s->bound[i] = case_alloc(i ? second : first, sizeof(double));
     }
-    return 0;
+    return s;
 }
 
 static uint64_t draw(const JudgeCase *c, FillTensor which, int64_t index)
@@ -132,10 +102,6 @@ static int make_rows(JudgeCase *c)
     if (rows > (1 << 20) || cols > (1 << 20) || rows * cols > (1 << 24))
         return cli_refuse("--rows, --cols: found more than 2^24 places, accepted are fewer");
     s = make_softmax(c, 1, rows * cols, rows);
-    if (!s)
-        return cli_no_memory("the reference");
-    s->rows = rows;
-    s->cols = cols;
     for (int64_t r = 0; r < rows; r++) {
         fill_row(c, s->in[0] + r * cols, r, cols);
         judge_row(s, r);
@@ -149,19 +115,13 @@ static void run_rows(const JudgeCase *c, const JudgeLimits *limits, const char *
     const Softmax *s = c->own;
     const size_t row = (size_t)s->rows * sizeof(float), all = row * (size_t)s->cols;
     IsolateTask task = run_task(limits, library);
-    SmallNumbers n;
-    if (run_two(run, s->rows * s->cols, s->rows) != 0)
+    if (!run_values_new(run, 0, s->rows * s->cols) || !run_values_new(run, 1, s->rows))
         return;
     run_add(&task, "S", s->in[0], all, 0);
     run_add(&task, "P", run->values[0], all, 1);
     run_add(&task, "lse", run->values[1], row, 1);
-    memset(&n, 0, sizeof n);
-    for (int i = 0; i < 3; i++)
-        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
-    n.integer[0] = (int32_t)s->rows;
-    n.integer[1] = (int32_t)s->cols;
-    isolate_run(&task, "softmax_rows", c->contract->symbol, &n, sizeof n, &run->end);
-    run->ms = run->end.ms;
+    run_small(&task, "softmax_rows", c->contract->symbol, run_numbers(&task, s->rows, s->cols, 0),
+              run);
 }
 
 static void judge_two(const JudgeCase *c, JudgeRun *run, const char *first, const char *second,
@@ -186,8 +146,7 @@ const Contract contract_softmax_rows = {.name = "softmax_rows",
                                         .flags = rows_flags,
                                         .make = make_rows,
                                         .run = run_rows,
-                                        .judge = judge_rows,
-                                        .free = free_softmax};
+                                        .judge = judge_rows};
 
 /* --- merge -------------------------------------------------------------------------------------*/
 
@@ -240,10 +199,6 @@ static int make_merge(JudgeCase *c)
     if (n > (1 << 20) || most > (1 << 16) || n * most > (1 << 24))
         return cli_refuse("--rows, --cols: found more than 2^24 scores, accepted are fewer");
     s = make_softmax(c, 4, n, n);
-    if (!s)
-        return cli_no_memory("the reference");
-    s->rows = n;
-    s->cols = most;
     for (int64_t k = 0; k < n; k++) {
         fill_half(c, 2 * k, most, &s->in[0][k], &s->in[1][k]);
         fill_half(c, 2 * k + 1, most, &s->in[2][k], &s->in[3][k]);
@@ -259,19 +214,13 @@ static void run_merge(const JudgeCase *c, const JudgeLimits *limits, const char 
     const Softmax *s = c->own;
     const size_t bytes = (size_t)s->rows * sizeof(float);
     IsolateTask task = run_task(limits, library);
-    SmallNumbers n;
-    if (run_two(run, s->rows, s->rows) != 0)
+    if (!run_values_new(run, 0, s->rows) || !run_values_new(run, 1, s->rows))
         return;
     for (int i = 0; i < 4; i++)
         run_add(&task, names[i], s->in[i], bytes, 0);
     run_add(&task, "m", run->values[0], bytes, 1);
     run_add(&task, "l", run->values[1], bytes, 1);
-    memset(&n, 0, sizeof n);
-    for (int i = 0; i < 6; i++)
-        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
-    n.integer[0] = (int32_t)s->rows;
-    isolate_run(&task, "softmax_merge", c->contract->symbol, &n, sizeof n, &run->end);
-    run->ms = run->end.ms;
+    run_small(&task, "softmax_merge", c->contract->symbol, run_numbers(&task, s->rows, 0, 0), run);
 }
 
 static void judge_merge(const JudgeCase *c, JudgeRun *run)
@@ -285,5 +234,4 @@ const Contract contract_softmax_merge = {.name = "softmax_merge",
                                          .flags = rows_flags,
                                          .make = make_merge,
                                          .run = run_merge,
-                                         .judge = judge_merge,
-                                         .free = free_softmax};
+                                         .judge = judge_merge};

@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "course/contract.h"
-#include "course/runner_contracts.h"
 
 #define ROUNDING (4.0 * 0x1p-24) /* c u */
 #define FLOOR    0x1p-126
@@ -123,19 +122,6 @@ static void make_groups(const JudgeCase *c, Twisted *t, int64_t r, Part *group, 
     }
 }
 
-static void free_twist(JudgeCase *c)
-{
-    Twisted *t = c->own;
-    if (!t)
-        return;
-    free(t->S);
-    free(t->label);
-    free(t->value);
-    free(t->bound);
-    free(t);
-    c->own = NULL;
-}
-
 /* Rows of small scores, of large ones, and of scores that rise, all of them finite. */
 static void fill_inputs(const JudgeCase *c, Twisted *t)
 {
@@ -154,36 +140,33 @@ static void fill_inputs(const JudgeCase *c, Twisted *t)
 static int make_twist(JudgeCase *c)
 {
     const int64_t rows = c->flags->rows, cols = c->flags->cols, width = c->twist.width;
-    const size_t count = (size_t)(rows * cols);
+    const int64_t count = rows * cols;
     Twisted *t;
     Part *parts;
     int64_t *sizes;
-    int good;
     if (!rows || !cols || c->twist.kind == TWIST_NONE)
         return cli_refuse("--rows, --cols, --twist: found not all of them, accepted are all, and "
                           "a twist of sliding=W, mean=W, groups=W");
     if (rows > (1 << 20) || cols > (1 << 24) || count > (1 << 24) || width > (1 << 24))
         return cli_refuse("--rows, --cols: found more than 2^24 places, accepted are fewer");
-    c->own = t = calloc(1, sizeof *t);
-    parts = malloc((size_t)(width + 1) * sizeof *parts);
-    sizes = malloc((size_t)width * sizeof *sizes);
-    good = t && parts && sizes && (t->S = malloc(count * sizeof *t->S)) &&
-           (t->label = malloc((size_t)cols * sizeof *t->label)) &&
-           (t->value = malloc(count * sizeof *t->value)) &&
-           (t->bound = malloc(count * sizeof *t->bound));
-    if (good) {
-        t->rows = rows;
-        t->cols = cols;
-        fill_inputs(c, t);
-    }
-    for (int64_t r = 0; good && r < rows; r++)
+    parts = case_alloc(width + 1, sizeof *parts);
+    sizes = case_alloc(width, sizeof *sizes);
+    c->own = t = case_alloc(1, sizeof *t);
+    t->rows = rows;
+    t->cols = cols;
+    t->S = case_alloc(count, sizeof *t->S);
+    t->label = case_alloc(cols, sizeof *t->label);
+    t->value = case_alloc(count, sizeof *t->value);
+    t->bound = case_alloc(count, sizeof *t->bound);
+    fill_inputs(c, t);
+    for (int64_t r = 0; r < rows; r++)
         if (c->twist.kind == TWIST_GROUPS)
             make_groups(c, t, r, parts, sizes);
         else
             make_windows(c, t, r, parts);
     free(parts);
     free(sizes);
-    return good ? EXIT_OK : cli_no_memory("the reference");
+    return EXIT_OK;
 }
 
 static void run_twist(const JudgeCase *c, const JudgeLimits *limits, const char *library,
@@ -192,24 +175,13 @@ static void run_twist(const JudgeCase *c, const JudgeLimits *limits, const char 
     const Twisted *t = c->own;
     const size_t bytes = (size_t)(t->rows * t->cols) * sizeof(float);
     IsolateTask task = run_task(limits, library);
-    SmallNumbers n;
-    run->values[0] = malloc(bytes);
-    if (!run->values[0]) {
-        run->end.end = ISOLATE_BROKEN;
+    if (!run_values_new(run, 0, t->rows * t->cols))
         return;
-    }
-    memset(run->values[0], 0xFF, bytes);
     run_add(&task, "S", t->S, bytes, 0);
     run_add(&task, "label", t->label, (size_t)t->cols * sizeof *t->label, 0);
     run_add(&task, "out", run->values[0], bytes, 1);
-    memset(&n, 0, sizeof n);
-    for (int i = 0; i < 3; i++)
-        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
-    n.integer[0] = (int32_t)t->rows;
-    n.integer[1] = (int32_t)t->cols;
-    n.integer[2] = (int32_t)c->twist.width;
-    isolate_run(&task, "softmax_twist", c->contract->symbol, &n, sizeof n, &run->end);
-    run->ms = run->end.ms;
+    run_small(&task, "softmax_twist", c->contract->symbol,
+              run_numbers(&task, t->rows, t->cols, c->twist.width), run);
 }
 
 static void judge_twist(const JudgeCase *c, JudgeRun *run)
@@ -226,5 +198,4 @@ const Contract contract_softmax_twist = {.name = "softmax_twist",
                                          .flags = twist_flags,
                                          .make = make_twist,
                                          .run = run_twist,
-                                         .judge = judge_twist,
-                                         .free = free_twist};
+                                         .judge = judge_twist};
