@@ -3,9 +3,9 @@
  * attention.h: attention of one head in double, right or with one typical mistake.
  *
  * Interface:
- * - Head: inputs, sizes and mask of one head. sees: may query i see key j?
- * - fill_head: Q, K, V by the flags --hand (the four tokens), --large, --below.
- * - reference(head, mistake, O, lse): mistake is one of AttentionMistake.
+ * - head_sees: may query i see key j?
+ * - reference(head, mistake, O, lse): mistake is one of AttentionMistake. expect_head: of the
+ *   outputs.
  * - diagnose_attention: an examiner's diagnose.
  * - ATTENTION_MISTAKES: their codes and sentences, in this order, for an examiner's table.
  */
@@ -14,14 +14,7 @@
 
 #include <math.h>
 
-#include "learn.h"
-
-typedef struct Head {
-    const float *Q, *K, *V; /* [Nq][d] [Nk][d] [Nk][d] */
-    long Nq, Nk, d;
-    int causal;                /* aligned with the lower-right corner */
-    const unsigned char *mask; /* [Nq][Nk], 1 = masked out; NULL = none */
-} Head;
+#include "head.h"
 
 typedef enum AttentionMistake {
     RIGHT,
@@ -123,26 +116,6 @@ static inline int head_sees(const Head *h, int mistake, long i, long j)
     return !h->causal || (mistake == MASKS_THE_PAST ? j >= last : j <= last);
 }
 
-/* Random inputs, or those that the case's flags ask for. */
-static inline void fill_head(float *Q, float *K, float *V, long Nq, long Nk, long d)
-{
-    long e;
-    fill_normal(Q, Nq * d, 1);
-    fill_normal(K, Nk * d, 2);
-    fill_normal(V, Nk * d, 3);
-    if (has_flag("--hand")) {
-        memcpy(Q, hand_Q, sizeof hand_Q);
-        memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
-    for (e = 0; e < Nq * d && has_flag("--large"); e++)
-        Q[e] *= 100.0f;
-    for (e = 0; e < Nq * d && has_flag("--below"); e += d)
-        Q[e] = 30.0f;
-    for (e = 0; e < Nk * d && has_flag("--below"); e += d)
-        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
-}
-
 /* One pass with m, l and the sum of values: the right result needs no rescaling to be right, the
  * two mistakes of a missing factor do. */
 static inline void reference_row(const Head *h, int mistake, long i, double *O, double *lse)
@@ -194,10 +167,16 @@ static inline void reference(const Head *h, int mistake, double *O, double *lse)
         reference_row(h, mistake, i, O + i * h->d, lse + i);
 }
 
+static inline void expect_head(const Head *h, int mistake)
+{
+    reference(h, mistake, head_O->expected, head_lse->expected);
+}
+
 /* When O is wrong and no mistake of the table explains it. running: the step keeps a state of m, l
  * and O; otherwise there is no alpha that could be forgotten. */
-static inline const Mistake *diagnose_attention(const Output *O, const Output *lse, int running)
+static inline const Mistake *diagnose_attention(int running)
 {
+    const Output *O = head_O, *lse = head_lse;
     static const Mistake empty_row = {
         "empty_row_weights",
         "lse is right: this row sees no key, so its l is 0. O / l is 0 / 0 then: divide only where "

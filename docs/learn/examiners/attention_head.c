@@ -8,7 +8,6 @@
  * page of K and one of V is readable at a time, so that computing a score twice is seen.
  */
 #include "attention.h"
-#include "limits.h"
 
 void attention(const float *Q, const float *K, const float *V, float *O, float *lse, int Nq, int Nk,
                int d, int causal);
@@ -23,28 +22,18 @@ const Mistake mistakes[] = {
     {NULL, NULL}};
 
 static Head head;
-static Output *O, *lse;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand"), pages = has_flag("--pages");
-    const long Nq = hand ? 4 : number("-N", 1), Nk = hand ? 4 : number("--keys", Nq);
-    const long d = hand ? 2 : pages ? page_floats() : number("-d", 1);
-    float *Q = input("Q", Nq * d), *K = pages ? paged_input(Nk) : input("K", Nk * d);
-    float *V = pages ? paged_input(Nk) : input("V", Nk * d);
-    O = output("O", Nq, d, "query", "channel");
-    lse = output("lse", Nq, 1, "query", "");
-    fill_head(Q, K, V, Nq, Nk, d);
-    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
-    head = (Head){Q, K, V, Nq, Nk, d, has_flag("--causal"), NULL};
+    head = head_of_flags();
 }
 
 void call(void)
 {
     if (has_flag("--pages"))
         close_pages();
-    attention(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq, (int)head.Nk, (int)head.d,
-              head.causal);
+    attention(head.Q, head.K, head.V, head_O->found, head_lse->found, (int)head.Nq, (int)head.Nk,
+              (int)head.d, head.causal);
     if (has_flag("--pages"))
         refuse_second_pass(head.Nq * head.Nk, "keep those of a row until its maximum is known");
 }
@@ -53,7 +42,7 @@ void call(void)
 static void halves(long i, double *O_i, double *lse_i)
 {
     Head a = head, b = head;
-    double *O_b = malloc(sizeof *O_b * (size_t)head.d), lse_b, both, of_a, of_b;
+    double *O_b = room(head.d, sizeof *O_b), lse_b, both, of_a, of_b;
     long seen = 0, x;
     while (seen < head.Nk && head_sees(&head, RIGHT, i, seen))
         seen++;
@@ -76,21 +65,21 @@ void expect(int mistake)
 {
     long i;
     if (mistake != IN_BASE_2 || !has_flag("--halves"))
-        reference(&head, mistake > IN_BASE_2 ? mistake - IN_BASE_2 : RIGHT, O->expected,
-                  lse->expected);
+        expect_head(&head, mistake > IN_BASE_2 ? mistake - IN_BASE_2 : RIGHT);
     else
         for (i = 0; i < head.Nq; i++)
-            halves(i, O->expected + i * head.d, lse->expected + i);
+            halves(i, head_O->expected + i * head.d, head_lse->expected + i);
 }
 
 /* Two digits of O are right everywhere. */
 static int is_rounded(void)
 {
+    const Output *O = head_O;
     long e;
     for (e = 0; e < O->rows * O->cols; e++)
         if (!(fabs(O->found[e] - O->expected[e]) <= 0.02 * (1.0 + fabs(O->expected[e]))))
             return 0;
-    return is_right(lse);
+    return is_right(head_lse);
 }
 
 const Mistake *diagnose(void)
@@ -101,5 +90,5 @@ const Mistake *diagnose(void)
                                     "before it was complete."};
     if (is_rounded())
         return &rounded;
-    return diagnose_attention(O, lse, 0);
+    return diagnose_attention(0);
 }

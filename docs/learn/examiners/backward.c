@@ -106,8 +106,6 @@ const Mistake mistakes[] = {
                           "keys: dK_T[x * N + j]."},
     {NULL, NULL}};
 
-static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
-
 static float *Q, *K, *K_T, *V, *O, *lse, *dO, *delta;
 static Output *out[3]; /* of `all`: dQ, dK, dV; else the one that is wanted */
 static long Nq, Nk, d;
@@ -158,28 +156,20 @@ static void forward(void)
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand"), all = is_word("--part", "all");
-    Nq = hand ? 4 : number("-N", 1);
+    const int all = is_word("--part", "all");
+    Nq = size("-N", 1, 4);
     Nk = all ? number("--keys", Nq) : Nq;
-    d = hand ? 2 : number("-d", 2);
+    d = size("-d", 2, 2);
     causal = has_flag("--causal");
-    Q = input("Q", Nq * d), K = input("K", Nk * d), V = input("V", Nk * d);
-    O = input("O", Nq * d), lse = input("lse", Nq), dO = input("dO", Nq * d);
-    delta = input("delta", Nq);
-    fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
-    fill_normal(dO, Nq * d, 4);
+    Q = normal_input("Q", Nq * d, 1, hand_Q), K = normal_input("K", Nk * d, 2, hand_K);
+    V = normal_input("V", Nk * d, 3, hand_V), O = input("O", Nq * d), lse = input("lse", Nq);
+    dO = normal_input("dO", Nq * d, 4, hand_dO), delta = input("delta", Nq);
     for (long e = d; e < Nk * d && has_flag("--alike"); e++)
         K[e] = K[e - d], V[e] = V[e - d];
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V), memcpy(dO, hand_dO, sizeof hand_dO);
-    }
     K_T = input("K_T", Nk * d);
     for (long e = 0; e < Nk * d; e++)
         K_T[e % d * Nk + e / d] = K[e];
-    P = malloc(sizeof *P * (size_t)(Nq * Nk)), dP = malloc(sizeof *dP * (size_t)(Nq * Nk));
-    if (!P || !dP)
-        refuse("memory", "There is no memory for this case.");
+    P = room(Nq * Nk, sizeof *P), dP = room(Nq * Nk, sizeof *dP);
     forward();
     if (is_word("--part", "dQ") || all)
         out[0] = output("dQ", Nq, d, "query", "channel");
@@ -265,9 +255,7 @@ static void add(int mistake, double *to, long row, double factor, const float *f
 /* [Nk][d] to [d][Nk], in place. */
 static void transpose(double *x)
 {
-    double *copy = malloc(sizeof *copy * (size_t)(Nk * d));
-    if (!copy)
-        refuse("memory", "There is no memory for this case.");
+    double *copy = room(Nk * d, sizeof *copy);
     memcpy(copy, x, sizeof *copy * (size_t)(Nk * d));
     for (long e = 0; e < Nk * d; e++)
         x[e % d * Nk + e / d] = copy[e];

@@ -37,12 +37,9 @@ void prepare(void)
     n = number("-N", 4);
     cap = (float)number("--cap", 0);
     temperature = (float)number("--temperature", 1);
-    qk = input("qk", n);
-    hidden = calloc((size_t)n, 1);
+    qk = normal_input("qk", n, 1, NULL);
+    hidden = room(n, 1);
     P = output("P", n, 1, "key", "");
-    if (!hidden)
-        refuse("memory", "There is no memory for this case.");
-    fill_normal(qk, n, 1);
     for (long j = 0; j < n; j++) {
         qk[j] *= 6.0f;
         qk[j] += has_flag("--loud") && j % 3 == 1 ? 500.0f : 0.0f;

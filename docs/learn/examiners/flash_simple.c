@@ -10,7 +10,6 @@
  * below 0, --pages: rows of a page, --memory: with little memory.
  */
 #include "attention.h"
-#include "limits.h"
 
 int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
                          int N, int d, int causal);
@@ -21,32 +20,21 @@ int flash_simple_variant(const float *Q, const float *K, const float *V, float *
 const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
 
 static Head head;
-static Output *O, *lse;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
-    const int pages = has_flag("--pages");
-    const long N = hand ? 4 : number("-N", 1);
-    const long d = hand ? 2 : pages ? page_floats() : number("-d", 1);
-    float *Q = input("Q", N * d), *K = pages ? paged_input(N) : input("K", N * d);
-    float *V = pages ? paged_input(N) : input("V", N * d);
     long e;
-    O = output("O", N, d, "query", "channel");
-    lse = output("lse", N, 1, "query", "");
-    fill_head(Q, K, V, N, N, d);
-    for (e = DISTINCT * d; e < N * d && has_flag("--memory"); e++)
-        Q[e] = Q[e - DISTINCT * d];
-    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
-    head = (Head){Q, K, V, N, N, d, has_flag("--causal"), NULL};
+    head = head_of_flags();
+    for (e = DISTINCT * head.d; e < head.Nq * head.d && has_flag("--memory"); e++)
+        head.Q[e] = head.Q[e - DISTINCT * head.d];
 }
 
 static int status;
 
 static void variant(void)
 {
-    status = flash_simple_variant(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq,
-                                  (int)head.d, head.causal);
+    status = flash_simple_variant(head.Q, head.K, head.V, head_O->found, head_lse->found,
+                                  (int)head.Nq, (int)head.d, head.causal);
 }
 
 void call(void)
@@ -70,18 +58,19 @@ void call(void)
 void expect(int mistake)
 {
     const long rows = has_flag("--memory") ? DISTINCT : head.Nq;
+    double *O = head_O->expected, *lse = head_lse->expected;
     long i, x;
     for (i = 0; i < head.Nq; i++) {
         if (i < rows)
-            reference_row(&head, mistake, i, O->expected + i * head.d, lse->expected + i);
+            reference_row(&head, mistake, i, O + i * head.d, lse + i);
         for (x = 0; x < head.d && i >= rows; x++)
-            O->expected[i * head.d + x] = O->expected[(i - rows) * head.d + x];
+            O[i * head.d + x] = O[(i - rows) * head.d + x];
         if (i >= rows)
-            lse->expected[i] = lse->expected[i - rows];
+            lse[i] = lse[i - rows];
     }
 }
 
 const Mistake *diagnose(void)
 {
-    return diagnose_attention(O, lse, 1);
+    return diagnose_attention(1);
 }

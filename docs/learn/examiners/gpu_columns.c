@@ -19,9 +19,8 @@ void prepare(void)
 {
     rows = (int)number("--rows", 64);
     cols = (int)number("--cols", 64);
-    X = input("X", (long)rows * cols);
+    X = normal_input("X", (long)rows * cols, 1, NULL);
     Y = output("Y", cols, 1, "column", "");
-    fill_normal(X, (long)rows * cols, 1);
 }
 
 void call(void)

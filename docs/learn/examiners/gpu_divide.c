@@ -20,10 +20,9 @@ void prepare(void)
     int i;
     N = (int)number("-N", 4);
     d = (int)number("-d", 8);
-    a = input("a", (long)N * d);
+    a = normal_input("a", (long)N * d, 1, NULL);
     l = input("l", N);
     O = output("O", N, d, "row", "channel");
-    fill_normal(a, (long)N * d, 1);
     for (i = 0; i < N; i++)
         l[i] = (float)(i + 1);
 }

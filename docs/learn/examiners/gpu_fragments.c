@@ -20,9 +20,8 @@ void prepare(void)
 {
     rows = (int)number("--rows", 16);
     d = (int)number("-d", 64);
-    X = input("X", (long)rows * d);
+    X = normal_input("X", (long)rows * d, 1, NULL);
     O = output("O", rows, d, "row", "channel");
-    fill_normal(X, (long)rows * d, 1);
 }
 
 void call(void)

@@ -36,11 +36,10 @@ void prepare(void)
     keys = (int)number("--keys", 20);
     shape = (int)number("--step", 0); /* the scores grow by that much, in tenths, at each key */
     S = input("S", (long)rows * keys);
-    V = input("V", keys);
+    V = normal_input("V", keys, 2, NULL);
     O = output("O", rows, 1, "row", "");
     lse = output("lse", rows, 1, "row", "");
     rescaled = output("rescaled", rows, 1, "row", "");
-    fill_normal(V, keys, 2);
     for (r = 0; r < rows; r++)
         for (j = 0; j < keys; j++)
             S[r * keys + j] = 0.1f * (float)(shape * j) + 0.01f * (float)(r % 7 * (j % 3));

@@ -24,11 +24,9 @@ static Output *C;
 void prepare(void)
 {
     K = (int)number("-K", 16);
-    A = input("A", 16L * K);
-    B = input("B", 8L * K);
+    A = normal_input("A", 16L * K, 1, NULL);
+    B = normal_input("B", 8L * K, 2, NULL);
     C = output("C", 16, 8, "row", "column");
-    fill_normal(A, 16L * K, 1);
-    fill_normal(B, 8L * K, 2);
     round_bf16(A, 16L * K);
     round_bf16(B, 8L * K);
 }

@@ -27,10 +27,9 @@ void prepare(void)
     int r, c;
     rows = (int)number("--rows", 4);
     cols = (int)number("--cols", 32);
-    X = input("X", (long)rows * cols);
+    X = normal_input("X", (long)rows * cols, 1, NULL);
     m = output("m", rows, 1, "row", "");
     l = output("l", rows, 1, "row", "");
-    fill_normal(X, (long)rows * cols, 1);
     for (r = 0; r < rows; r++)
         for (c = 0; c < cols; c++)
             X[r * cols + c] += has_flag("--growing")   ? 0.1f * (float)c

@@ -25,12 +25,10 @@ void prepare(void)
     Nq = (int)number("-N", 32);
     Nk = (int)number("--keys", Nq);
     d = (int)number("-d", 64);
-    Q = input("Q", (long)Nq * d);
-    K = input("K", (long)Nk * d);
+    Q = normal_input("Q", (long)Nq * d, 1, NULL);
+    K = normal_input("K", (long)Nk * d, 2, NULL);
     K_T = malloc(sizeof(float) * (size_t)(Nk * d));
     S = output("S", Nq, Nk, "query", "key");
-    fill_normal(Q, (long)Nq * d, 1);
-    fill_normal(K, (long)Nk * d, 2);
     for (j = 0; j < Nk; j++)
         for (x = 0; x < d; x++)
             K_T[x * Nk + j] = K[j * d + x];

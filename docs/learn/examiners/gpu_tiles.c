@@ -22,8 +22,7 @@ static Output *Y;
 void prepare(void)
 {
     N = (int)number("-N", 64);
-    V = input("V", N * 64L);
-    fill_normal(V, N * 64L, 1);
+    V = normal_input("V", N * 64L, 1, NULL);
     Y = output("Y", 64, 1, "channel", "");
 }
 

@@ -36,6 +36,8 @@
 const float hand_Q[8] = {1, 0, 0, 1, 2, 0, 1, 1};
 const float hand_K[8] = {1, 0, 0, 1, 1, 1, 0, 0};
 const float hand_V[8] = {1, 0, 0, 1, 2, 2, 0, 4};
+const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
+const float hand_s[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
 
 typedef struct Input {
     const char *name;
@@ -62,6 +64,11 @@ long number(const char *flag, long otherwise)
 {
     const char *value = flag_value(flag);
     return value ? strtol(value, NULL, 10) : otherwise;
+}
+
+long size(const char *flag, long otherwise, long by_hand)
+{
+    return has_flag("--hand") ? by_hand : number(flag, otherwise);
 }
 
 int is_word(const char *flag, const char *word)
@@ -131,12 +138,18 @@ int is_unwritten(const Output *out, long element)
     return bits(out->found[element]) == POISON;
 }
 
+void *room(long count, size_t bytes)
+{
+    void *memory = calloc((size_t)count + 1, bytes);
+    if (!memory)
+        refuse("memory", "There is no memory for this case.");
+    return memory;
+}
+
 /* count floats and the guard behind them, all poisoned */
 static float *poisoned(long count)
 {
-    float *x = malloc(sizeof(float) * (size_t)(count + GUARD + 1));
-    if (!x)
-        refuse("memory", "There is no memory for this case.");
+    float *x = room(count + GUARD, sizeof *x);
     poison(x, count + GUARD);
     return GUARD ? x : realloc(x, sizeof(float) * (size_t)count);
 }
@@ -144,22 +157,25 @@ static float *poisoned(long count)
 float *input(const char *name, long count)
 {
     Input *in = &inputs[n_inputs++];
-    *in = (Input){name, poisoned(count), malloc(sizeof(float) * (size_t)count), count};
+    *in = (Input){name, poisoned(count), room(count, sizeof(float)), count};
     return in->data;
+}
+
+float *normal_input(const char *name, long count, unsigned seed, const float *by_hand)
+{
+    float *x = input(name, count);
+    fill_normal(x, count, seed);
+    if (by_hand && has_flag("--hand"))
+        memcpy(x, by_hand, sizeof *x * (size_t)count);
+    return x;
 }
 
 Output *output(const char *name, long rows, long cols, const char *row, const char *col)
 {
     Output *out = &outputs[n_outputs++];
-    *out = (Output){name,
-                    poisoned(rows * cols),
-                    calloc((size_t)(rows * cols), sizeof(double)),
-                    rows,
-                    cols,
-                    row,
-                    col,
-                    1e-4,
-                    NULL};
+    *out = (Output){
+        name, poisoned(rows * cols), room(rows * cols, sizeof(double)), rows, cols, row, col, 1e-4,
+        NULL};
     return out;
 }
 
@@ -176,6 +192,18 @@ void fill_normal(float *x, long count, unsigned seed)
         }
         x[i] = sum - 6.0f;
     }
+}
+
+double move_scores(float *Q, long Nq, float *K, long Nk, long d)
+{
+    long e;
+    for (e = 0; e < Nq * d && has_flag("--large"); e++)
+        Q[e] *= 100.0f;
+    for (e = 0; e < Nq * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f;
+    for (e = 0; e < Nk * d && has_flag("--below"); e += d)
+        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    return has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
 }
 
 /* The two NaN of a mistake and of the learner count as equal, but not one that nobody wrote. */

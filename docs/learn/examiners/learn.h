@@ -19,7 +19,12 @@
  *   does not, or -1. diagnose_overflow: says that lse is infinite where it should not be, or NULL.
  * - poison: fills memory that nobody may read. from_poison: was an element computed from it?
  *   is_unwritten: is this element of an output still poison?
- * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
+ * - fill_normal: random numbers. normal_input: an input of them; with --hand, what stands in a
+ *   lesson. hand_Q, hand_K, hand_V: its four tokens; hand_s: the scores of query 3.
+ * - move_scores: with --large or --below, Q and K of large scores, or of scores far below 0. Returns
+ *   the tolerance of O.
+ * - size: a size of the case; with --hand, that of the lesson.
+ * - room: zeroed memory, never NULL.
  * - refuse: the case ends here, with a code and a sentence.
  */
 #ifndef LEARN_H
@@ -52,15 +57,19 @@ const Mistake *diagnose(void) __attribute__((weak));
 void judge_counts(void) __attribute__((weak)); /* of a right result: what else counts */
 
 long number(const char *flag, long otherwise);
+long size(const char *flag, long otherwise, long by_hand);
 int is_word(const char *flag, const char *word);
 int has_flag(const char *flag);
 
 float *input(const char *name, long count);
+float *normal_input(const char *name, long count, unsigned seed, const float *by_hand);
+void *room(long count, size_t bytes);
 /* cols = 1: a vector; its elements are named by `row` alone. */
 Output *output(const char *name, long rows, long cols, const char *row, const char *col);
 int is_right(const Output *out);
 long first_wrong(const Output *out);
 const Mistake *diagnose_overflow(const Output *lse);
+double move_scores(float *Q, long Nq, float *K, long Nk, long d);
 void poison(float *x, long count);
 int from_poison(const Output *out);
 int is_unwritten(const Output *out, long element);
@@ -68,6 +77,7 @@ void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-extern const float hand_Q[8], hand_K[8], hand_V[8]; /* [4][2] */
+extern const float hand_Q[8], hand_K[8], hand_V[8], hand_dO[8]; /* [4][2] */
+extern const float hand_s[4];
 
 #endif

@@ -25,11 +25,9 @@ void prepare(void)
     Nq = number("-N", 1);
     Nk = number("--keys", Nq);
     d = number("-d", 1);
-    P = input("P", Nq * Nk);
-    dO = input("dO", Nq * d);
+    P = normal_input("P", Nq * Nk, 5, NULL);
+    dO = normal_input("dO", Nq * d, 6, NULL);
     dV = output("dV", Nk, d, "key", "channel");
-    fill_normal(P, Nq * Nk, 5);
-    fill_normal(dO, Nq * d, 6);
     dV->tolerance = 1e-3;
 }
 

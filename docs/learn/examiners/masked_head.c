@@ -21,28 +21,26 @@ const Mistake mistakes[] = {
     {NULL, NULL}};
 
 static Head head;
-static Output *O, *lse;
 
 void prepare(void)
 {
-    const long Nq = number("-N", 1), Nk = number("--keys", Nq), d = number("-d", 1);
-    float *Q = input("Q", Nq * d), *K = input("K", Nk * d), *V = input("V", Nk * d);
-    unsigned char *mask = calloc((size_t)(Nq * Nk), 1);
-    long e;
-    O = output("O", Nq, d, "query", "channel");
-    lse = output("lse", Nq, 1, "query", "");
-    fill_head(Q, K, V, Nq, Nk, d);
+    unsigned char *mask;
+    long Nq, Nk, e;
+    head = head_of_flags();
+    Nq = head.Nq, Nk = head.Nk;
+    mask = room(Nq * Nk, 1);
     for (e = 0; e < Nq * Nk; e++)
-        mask[e] = has_flag("--causal") ? e % Nk > e / Nk + Nk - Nq
-                                       : has_flag("--mask") && (e / Nk % 5 == 4 || e * 7 % 3 == 1);
-    head = (Head){Q, K, V, Nq, Nk, d, 0, mask};
+        mask[e] = head.causal ? e % Nk > e / Nk + Nk - Nq
+                              : has_flag("--mask") && (e / Nk % 5 == 4 || e * 7 % 3 == 1);
+    head.causal = 0;
+    head.mask = mask;
 }
 
 void call(void)
 {
     const int masked = has_flag("--causal") || has_flag("--mask");
-    masked_attention(head.Q, head.K, head.V, masked ? head.mask : NULL, O->found, lse->found,
-                     (int)head.Nq, (int)head.Nk, (int)head.d);
+    masked_attention(head.Q, head.K, head.V, masked ? head.mask : NULL, head_O->found,
+                     head_lse->found, (int)head.Nq, (int)head.Nk, (int)head.d);
 }
 
 /* The score that stands at key j when row i is summed; -inf: none. */
@@ -61,11 +59,11 @@ void expect(int mistake)
 {
     long i, j, x;
     if (mistake != LEFTOVER) {
-        reference(&head, mistake ? mistake - LEFTOVER : RIGHT, O->expected, lse->expected);
+        expect_head(&head, mistake ? mistake - LEFTOVER : RIGHT);
         return;
     }
     for (i = 0; i < head.Nq; i++) {
-        double *row = O->expected + i * head.d, l = 0.0;
+        double *row = head_O->expected + i * head.d, l = 0.0;
         int sees = 0;
         memset(row, 0, sizeof *row * (size_t)head.d);
         for (j = 0; j < head.Nk; j++) {
@@ -77,11 +75,11 @@ void expect(int mistake)
         }
         for (x = 0; x < head.d && l > 0.0; x++)
             row[x] /= l;
-        lse->expected[i] = sees ? log(l) : -INFINITY;
+        head_lse->expected[i] = sees ? log(l) : -INFINITY;
     }
 }
 
 const Mistake *diagnose(void)
 {
-    return diagnose_attention(O, lse, 0);
+    return diagnose_attention(0);
 }

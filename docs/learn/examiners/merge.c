@@ -45,11 +45,11 @@ void prepare(void)
 {
     const int both = has_flag("--empty-a") && has_flag("--empty-b");
     long i;
-    n = has_flag("--hand") ? 2 : number("-N", 1);
-    m_a = input("m_a", n), l_a = input("l_a", n), m_b = input("m_b", n), l_b = input("l_b", n);
+    n = size("-N", 1, 2);
+    m_a = normal_input("m_a", n, 1, NULL), l_a = normal_input("l_a", n, 3, NULL);
+    m_b = normal_input("m_b", n, 2, NULL), l_b = normal_input("l_b", n, 4, NULL);
     m = output("m", n, 1, "row", "");
     l = output("l", n, 1, "row", "");
-    fill_normal(m_a, n, 1), fill_normal(m_b, n, 2), fill_normal(l_a, n, 3), fill_normal(l_b, n, 4);
     for (i = 0; i < n; i++) {
         l_a[i] = 1.0f + l_a[i] * l_a[i];
         l_b[i] = 1.0f + l_b[i] * l_b[i];

@@ -45,16 +45,11 @@ static long N, d;
 void prepare(void)
 {
     const int hand = has_flag("--hand");
-    N = hand ? 1 : number("-N", 1);
-    d = hand ? 2 : number("-d", 2);
-    O_old = malloc(sizeof *O_old * (size_t)(N * d));
-    lse_old = malloc(sizeof *lse_old * (size_t)N);
-    O_block = malloc(sizeof *O_block * (size_t)(N * d));
-    lse_block = malloc(sizeof *lse_block * (size_t)N);
+    N = size("-N", 1, 1), d = size("-d", 2, 2);
+    O_old = room(N * d, sizeof *O_old), lse_old = room(N, sizeof *lse_old);
+    O_block = room(N * d, sizeof *O_block), lse_block = room(N, sizeof *lse_block);
     block_m = input("m", N), block_l = input("l", N), block_a = input("a", N * d);
     O = output("O", N, d, "row", "channel"), lse = output("lse", N, 1, "row", "");
-    if (!O_old || !lse_old || !O_block || !lse_block)
-        refuse("memory", "There is no memory for this case.");
     fill_normal(O_old, N * d, 1), fill_normal(O_block, N * d, 2);
     fill_normal(lse_old, N, 3), fill_normal(lse_block, N, 4);
     for (long i = 0; i < N; i++) {

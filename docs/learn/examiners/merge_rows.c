@@ -30,10 +30,9 @@ void prepare(void)
 {
     long j;
     n = number("-N", 64);
-    x = input("x", n);
+    x = normal_input("x", n, 31, NULL);
     y = output("y", n, 1, "score", "");
     lse = output("lse", 1, 1, "row", "");
-    fill_normal(x, n, 31);
     for (j = 0; j < n && has_flag("--empty"); j++)
         x[j] = -INFINITY;
 }

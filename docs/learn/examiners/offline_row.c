@@ -50,32 +50,20 @@ static float low, high, dropout;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand"), large = has_flag("--large");
-    N = hand ? 4 : number("-N", 4);
-    d = hand ? 2 : number("-d", 2);
+    N = size("-N", 4, 4), d = size("-d", 2, 2);
     left = number("--left", N), right = number("--right", N);
-    position = number("--position", hand ? 3 : N / 2);
+    position = number("--position", has_flag("--hand") ? 3 : N / 2);
     low = (float)number("--low", 0) / 100, high = (float)number("--high", 100) / 100;
     dropout = (float)number("--dropout", 0) / 100;
     first = position - left > 0 ? position - left : 0;
     end = position + right + 1 < N ? position + right + 1 : N;
-    q = input("q", d), K = input("K", N * d), V = input("V", N * d);
-    keep = malloc((size_t)N);
-    if (!keep)
-        refuse("memory", "There is no memory for this case.");
+    q = normal_input("q", d, 1, hand_Q + 6), K = normal_input("K", N * d, 2, hand_K);
+    V = normal_input("V", N * d, 3, hand_V);
+    keep = room(N, 1);
     O = output("O", d, 1, "channel", ""), lse = output("lse", 1, 1, "", "");
-    fill_normal(q, d, 1), fill_normal(K, N * d, 2), fill_normal(V, N * d, 3);
-    if (hand) {
-        memcpy(q, hand_Q + 6, 2 * sizeof *q), memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
-    for (long x = 0; x < d && large; x++)
-        q[x] *= 100.0f;
-    for (long e = 0; e < N * d && has_flag("--below"); e += d)
-        q[0] = 30.0f, K[e] = -30.0f; /* scores around -900 / sqrt(d) */
     for (long j = 0; j < N; j++)
         keep[j] = dropout == 0 || j % 3 != 1;
-    O->tolerance = large || has_flag("--below") ? 3e-3 : 1e-4;
+    O->tolerance = move_scores(q, 1, K, N, d);
 }
 
 void call(void)

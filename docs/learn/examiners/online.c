@@ -58,15 +58,11 @@ float exp_counted(float value)
 
 void prepare(void)
 {
-    static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
     long j;
-    n = has_flag("--hand") ? 4 : number("-N", 1);
-    x = input("x", n);
+    n = size("-N", 1, 4);
+    x = normal_input("x", n, 7, hand_s);
     m = output("m", 1, 1, "row", "");
     l = output("l", 1, 1, "row", "");
-    fill_normal(x, n, 7);
-    if (has_flag("--hand"))
-        memcpy(x, hand, sizeof hand);
     for (j = 0; j < n; j++) {
         if (has_flag("--growing"))
             x[j] = 0.3f * (float)j;

@@ -12,7 +12,7 @@
  */
 #include <math.h>
 
-#include "limits.h"
+#include "head.h"
 
 void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
                  int j, int bq, int bk, int Nq, int Nk, int d, int w);
@@ -63,27 +63,10 @@ static long Nq, Nk, d, bq, bk, w;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand"), pages = has_flag("--pages");
-    Nq = hand ? 4 : number("-N", 1);
-    Nk = hand ? 4 : number("--keys", Nq);
-    d = hand ? 2 : pages ? page_floats() : number("-d", 2);
+    const Head head = head_of_flags();
+    Q = head.Q, K = head.K, V = head.V, O = head_O, lse = head_lse;
+    Nq = head.Nq, Nk = head.Nk, d = head.d;
     bq = number("--bq", 2), bk = number("--bk", 2), w = number("-w", 3);
-    Q = input("Q", Nq * d);
-    K = pages ? paged_input(Nk) : input("K", Nk * d);
-    V = pages ? paged_input(Nk) : input("V", Nk * d);
-    O = output("O", Nq, d, "query", "channel"), lse = output("lse", Nq, 1, "query", "");
-    fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
-    for (long e = 0; e < Nq * d && has_flag("--large"); e++)
-        Q[e] *= 100.0f;
-    for (long e = 0; e < Nq * d && has_flag("--below"); e += d)
-        Q[e] = 30.0f;
-    for (long e = 0; e < Nk * d && has_flag("--below"); e += d)
-        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
-    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
 }
 
 /* Rows of poison on either side of a block; AddressSanitizer has its own. */

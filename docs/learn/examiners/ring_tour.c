@@ -84,25 +84,13 @@ static void forward(void)
 
 void prepare(void)
 {
-    static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
-    const int hand = has_flag("--hand");
-    G = hand ? 4 : number("-G", 2);
-    n = hand ? 1 : number("-n", 2);
-    d = hand ? 2 : number("-d", 2);
+    G = size("-G", 2, 4), n = size("-n", 2, 1), d = size("-d", 2, 2);
     causal = has_flag("--causal");
-    Q = input("Q", G * n * d), K = input("K", G * n * d), V = input("V", G * n * d);
-    dO = input("dO", G * n * d);
-    lse = malloc(sizeof *lse * (size_t)(G * n)), delta = malloc(sizeof *delta * (size_t)(G * n));
-    if (!lse || !delta)
-        refuse("memory", "There is no memory for this case.");
+    Q = normal_input("Q", G * n * d, 1, hand_Q), K = normal_input("K", G * n * d, 2, hand_K);
+    V = normal_input("V", G * n * d, 3, hand_V), dO = normal_input("dO", G * n * d, 4, hand_dO);
+    lse = room(G * n, sizeof *lse), delta = room(G * n, sizeof *delta);
     for (int k = 0; k < 3; k++)
         out[k] = output(k == 0 ? "dQ" : k == 1 ? "dK" : "dV", G * n, d, "token", "channel");
-    fill_normal(Q, G * n * d, 1), fill_normal(K, G * n * d, 2), fill_normal(V, G * n * d, 3);
-    fill_normal(dO, G * n * d, 4);
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V), memcpy(dO, hand_dO, sizeof hand_dO);
-    }
     forward();
 }
 
@@ -155,14 +143,10 @@ void pass_sums(RingTour *tour, int way)
 
 static RingTour start(void)
 {
-    const size_t count = (size_t)(G * n * d);
-    RingTour tour = {{0},
-                     {0},
-                     calloc(count, sizeof(double)),
-                     calloc(count, sizeof(double)),
-                     calloc(count, sizeof(double))};
-    if (!tour.dQ || !tour.dK || !tour.dV)
-        refuse("memory", "There is no memory for this case.");
+    const long count = G * n * d;
+    RingTour tour = {.dQ = room(count, sizeof(double)),
+                     .dK = room(count, sizeof(double)),
+                     .dV = room(count, sizeof(double))};
     for (long r = 0; r < G; r++)
         tour.keys[r] = tour.sums[r] = (int)((r + 1) % G);
     return tour;

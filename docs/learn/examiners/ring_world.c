@@ -76,29 +76,14 @@ void pass_on(RingWorld *world)
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
-    G = number("-G", 2);
-    n = hand ? 2 : number("-n", 2);
-    d = hand ? 2 : number("-d", 2);
+    G = number("-G", 2), n = size("-n", 2, 2), d = size("-d", 2, 2);
     causal = has_flag("--causal");
-    Q = input("Q", G * n * d), K = input("K", G * n * d), V = input("V", G * n * d);
+    Q = normal_input("Q", G * n * d, 1, hand_Q), K = normal_input("K", G * n * d, 2, hand_K);
+    V = normal_input("V", G * n * d, 3, hand_V);
     O = output("O", G * n, d, "token", "channel"), lse = output("lse", G * n, 1, "token", "");
-    players = malloc(sizeof *players * (size_t)G);
-    here[0] = malloc(sizeof(float) * (size_t)(G * n * d));
-    here[1] = malloc(sizeof(float) * (size_t)(G * n * d));
-    last = malloc(sizeof(float) * (size_t)(n * d));
-    if (!players || !here[0] || !here[1] || !last)
-        refuse("memory", "There is no memory for this case.");
-    fill_normal(Q, G * n * d, 1), fill_normal(K, G * n * d, 2), fill_normal(V, G * n * d, 3);
-    for (long e = 0; e < G * n * d && has_flag("--large"); e++)
-        Q[e] *= 100.0f;
-    for (long e = 0; e < G * n * d && has_flag("--below"); e += d)
-        Q[e] = 30.0f, K[e] = -30.0f; /* scores around -900 / sqrt(d) */
-    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
-        memcpy(V, hand_V, sizeof hand_V);
-    }
+    O->tolerance = move_scores(Q, G * n, K, G * n, d);
+    players = room(G, sizeof *players), last = room(n * d, sizeof *last);
+    here[0] = room(G * n * d, sizeof *here[0]), here[1] = room(G * n * d, sizeof *here[1]);
     memcpy(here[0], K, sizeof(float) * (size_t)(G * n * d));
     memcpy(here[1], V, sizeof(float) * (size_t)(G * n * d));
     for (long r = 0; r < G; r++)

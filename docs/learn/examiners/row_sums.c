@@ -38,24 +38,18 @@ const Mistake mistakes[] = {
 static const float hand_a[8] = {3.0f,    4.4654f, 2.4931f, 4.9723f,
                                 2.9998f, 3.2156f, 2.4931f, 3.4655f};
 static const float hand_l[4] = {2.9861f, 2.9861f, 2.4862f, 2.2293f};
-static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
 static float *a, *l, *dO;
 static Output *delta;
 static long N, d;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
-    N = hand ? 4 : number("-N", 1);
-    d = hand ? 2 : number("-d", 2);
-    a = input("a", N * d), l = input("l", N), dO = input("dO", N * d);
+    N = size("-N", 1, 4), d = size("-d", 2, 2);
+    a = normal_input("a", N * d, 1, hand_a), l = normal_input("l", N, 3, hand_l);
+    dO = normal_input("dO", N * d, 2, hand_dO);
     delta = output("delta", N, 1, "query", "");
-    fill_normal(a, N * d, 1), fill_normal(dO, N * d, 2), fill_normal(l, N, 3);
-    for (long i = 0; i < N; i++)
+    for (long i = 0; i < N && !has_flag("--hand"); i++)
         l[i] = 1.5f + fabsf(l[i]);
-    if (hand)
-        memcpy(a, hand_a, sizeof hand_a), memcpy(l, hand_l, sizeof hand_l),
-            memcpy(dO, hand_dO, sizeof hand_dO);
     for (long x = 0; x < d && has_flag("--empty"); x++)
         a[d + x] = 0.0f, l[1] = 0.0f, dO[d + x] = NAN;
 }

@@ -30,19 +30,9 @@ static long Nq, Nk, d;
 
 void prepare(void)
 {
-    const int hand = has_flag("--hand");
-    Nq = hand ? 4 : number("-N", 1);
-    Nk = hand ? 4 : number("--keys", Nq);
-    d = hand ? 2 : number("-d", 1);
-    Q = input("Q", Nq * d);
-    K = input("K", Nk * d);
+    Nq = size("-N", 1, 4), Nk = size("--keys", Nq, 4), d = size("-d", 1, 2);
+    Q = normal_input("Q", Nq * d, 1, hand_Q), K = normal_input("K", Nk * d, 2, hand_K);
     S = output("S", Nq, Nk, "query", "key");
-    fill_normal(Q, Nq * d, 1);
-    fill_normal(K, Nk * d, 2);
-    if (hand) {
-        memcpy(Q, hand_Q, sizeof hand_Q);
-        memcpy(K, hand_K, sizeof hand_K);
-    }
 }
 
 void call(void)
@@ -76,9 +66,9 @@ const Mistake *diagnose(void)
     static const Mistake stride = {
         "row_length", "A row of S has Nk numbers, here each begins Nq behind the one before: S[i "
                       "* Nk + j]."};
-    float *written = malloc(sizeof *written * (size_t)(Nq * Nk));
+    float *written = room(Nq * Nk, sizeof *written);
     long i, j, e;
-    int same = Nq < Nk && written;
+    int same = Nq < Nk;
     for (e = 0; same && e < Nq * Nk; e++)
         written[e] = NAN;
     for (i = 0; same && i < Nq; i++)

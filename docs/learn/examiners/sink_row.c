@@ -42,26 +42,19 @@ static long n, d;
 
 void prepare(void)
 {
-    static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
-    const int given = has_flag("--hand");
+    static const float by_hand[2] = {1.0f, 0.5f};
     long e;
-    n = given ? 4 : number("-N", 1);
-    d = given ? 2 : number("-d", 1);
-    s = input("s", n), V = input("V", n * d), dO = input("dO", d);
+    n = size("-N", 1, 4), d = size("-d", 1, 2);
+    s = normal_input("s", n, 1, hand_s), V = normal_input("V", n * d, 2, hand_V);
+    dO = normal_input("dO", d, 3, by_hand);
     O = output("O", 1, d, "row", "channel");
     lse = output("lse", 1, 1, "row", "");
     dsink = output("dsink", 1, 1, "row", "");
-    fill_normal(s, n, 1), fill_normal(V, n * d, 2), fill_normal(dO, d, 3);
     for (e = 0; e < n && has_flag("--large"); e++)
         s[e] = 400.0f + 2.0f * s[e];
     sink = has_flag("--none") ? -INFINITY : has_flag("--above") ? 200.0f : 0.5f;
     sink += has_flag("--large") ? 400.0f : 0.0f;
-    if (given) {
-        memcpy(s, hand, sizeof hand);
-        memcpy(V, hand_V, sizeof hand_V);
-        dO[0] = 1.0f, dO[1] = 0.5f;
-        sink = 0.0f;
-    }
+    sink = has_flag("--hand") ? 0.0f : sink;
 }
 
 void call(void)

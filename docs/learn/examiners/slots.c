@@ -37,9 +37,7 @@ void prepare(void)
 
 void call(void)
 {
-    int *found = malloc(sizeof *found * (size_t)(w + 1));
-    if (!found)
-        refuse("memory", "There is no memory for this case.");
+    int *found = room(w + 1, sizeof *found);
     slot_positions((int)t, (int)w, found);
     for (long s = 0; s <= w; s++)
         position->found[s] = (float)found[s];

@@ -37,19 +37,18 @@ static long n, ld, column;
 
 void prepare(void)
 {
-    static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
     long j;
-    n = has_flag("--hand") ? 4 : number("-N", 1);
+    n = size("-N", 1, 4);
     ld = number("--ld", 1);
     column = ld / 2;
-    S = malloc(sizeof *S * (size_t)n);
-    S_all = input("S", n * ld);
-    P_all = malloc(sizeof *P_all * (size_t)(n * ld));
+    S = room(n, sizeof *S);
+    S_all = normal_input("S", n * ld, 4, NULL);
+    P_all = room(n * ld, sizeof *P_all);
     P = output("P", n, 1, "key", "");
     lse = output("lse", 1, 1, "row", "");
     fill_normal(S, n, 3);
     if (has_flag("--hand"))
-        memcpy(S, hand, sizeof hand);
+        memcpy(S, hand_s, sizeof hand_s);
     for (j = 0; j < n; j++) {
         if (has_flag("--large"))
             S[j] += 1000.0f;
@@ -58,7 +57,6 @@ void prepare(void)
         if (has_flag("--empty") || (has_flag("--masked") && j % 3 == 0))
             S[j] = -INFINITY;
     }
-    fill_normal(S_all, n * ld, 4);
     for (j = 0; j < n; j++)
         S_all[j * ld + column] = S[j];
     for (j = 0; j < n * ld; j++)

@@ -22,23 +22,15 @@ const Mistake mistakes[] = {
     {NULL, NULL}};
 
 static Head head;
-static Output *O, *lse;
 
 void prepare(void)
 {
-    const long Nq = number("-N", 1), Nk = number("--keys", Nq), d = number("-d", 1);
-    float *Q = input("Q", Nq * d), *K = input("K", Nk * d), *V = input("V", Nk * d);
-    O = output("O", Nq, d, "query", "channel");
-    lse = output("lse", Nq, 1, "query", "");
-    fill_normal(Q, Nq * d, 1);
-    fill_normal(K, Nk * d, 2);
-    fill_normal(V, Nk * d, 3);
-    head = (Head){Q, K, V, Nq, Nk, d, 0, NULL};
+    head = head_of_flags();
 }
 
 void call(void)
 {
-    attend_tiles(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq, (int)head.Nk,
+    attend_tiles(head.Q, head.K, head.V, head_O->found, head_lse->found, (int)head.Nq, (int)head.Nk,
                  (int)head.d);
 }
 
@@ -46,18 +38,18 @@ void call(void)
 static void count_twice(long first, long last)
 {
     Head again = head;
-    double *O_again = calloc((size_t)(head.Nq * head.d), sizeof *O_again);
-    double *lse_again = calloc((size_t)head.Nq, sizeof *lse_again);
+    double *O = head_O->expected, *O_again = room(head.Nq * head.d, sizeof *O_again);
+    double *lse = head_lse->expected, *lse_again = room(head.Nq, sizeof *lse_again);
     long i, x;
     again.K += first * head.d;
     again.V += first * head.d;
     again.Nk = last - first;
     reference(&again, RIGHT, O_again, lse_again);
     for (i = 0; i < head.Nq; i++) {
-        const double share = 1.0 / (1.0 + exp(lse_again[i] - lse->expected[i]));
+        const double share = 1.0 / (1.0 + exp(lse_again[i] - lse[i]));
         for (x = i * head.d; x < (i + 1) * head.d; x++)
-            O->expected[x] = share * O->expected[x] + (1.0 - share) * O_again[x];
-        lse->expected[i] -= log(share);
+            O[x] = share * O[x] + (1.0 - share) * O_again[x];
+        lse[i] -= log(share);
     }
     free(O_again);
     free(lse_again);
@@ -69,7 +61,7 @@ void expect(int mistake)
     Head shorter = head;
     if (mistake == 2)
         shorter.Nk = whole;
-    reference(&shorter, mistake > 2 ? mistake - 2 : RIGHT, O->expected, lse->expected);
+    expect_head(&shorter, mistake > 2 ? mistake - 2 : RIGHT);
     if (mistake == 1 && head.Nk > TILE && whole < head.Nk)
         count_twice(head.Nk - TILE, whole);
 }
@@ -80,5 +72,5 @@ const Mistake *diagnose(void)
     static const Mistake past_the_last_key = {
         "past_the_last_key",
         "The last tile has fewer than 8 keys. Rows behind them are taken for keys here."};
-    return head.Nk % TILE && from_poison(lse) ? &past_the_last_key : NULL;
+    return head.Nk % TILE && from_poison(head_lse) ? &past_the_last_key : NULL;
 }

@@ -40,13 +40,11 @@ void prepare(void)
     long e;
     N = number("-N", 1), keys = number("--keys", 4), tile = number("--tile", 4),
     d = number("-d", 1);
-    all_S = input("the scores", N * keys);
-    V = input("V", keys * d);
+    all_S = normal_input("the scores", N * keys, 11, NULL);
+    V = normal_input("V", keys * d, 12, NULL);
     O = output("O / l", N, d, "row", "channel");
     l = output("l", N, 1, "row", "");
     m = output("m", N, 1, "row", "");
-    fill_normal(all_S, N * keys, 11);
-    fill_normal(V, keys * d, 12);
     for (e = 0; e < N * keys; e++) {
         if (has_flag("--growing"))
             all_S[e] = 0.5f * (float)(e % keys);
@@ -57,7 +55,7 @@ void prepare(void)
 
 void call(void)
 {
-    float *S = malloc(sizeof *S * (size_t)(N * tile));
+    float *S = room(N * tile, sizeof *S);
     long j, r, c, x;
     for (r = 0; r < N; r++) {
         m->found[r] = -INFINITY;

@@ -28,11 +28,9 @@ void prepare(void)
 {
     N = number("-N", 1);
     d = number("-d", 1);
-    q = input("q", d);
-    K = input("K", N * d);
+    q = normal_input("q", d, 1, NULL);
+    K = normal_input("K", N * d, 2, NULL);
     s = output("s", N, 1, "key", "");
-    fill_normal(q, d, 1);
-    fill_normal(K, N * d, 2);
     s->tolerance = 1e-3;
 }
 

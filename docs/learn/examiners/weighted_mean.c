@@ -35,11 +35,9 @@ void prepare(void)
     Nq = number("-N", 1);
     Nk = number("--keys", Nq);
     d = number("-d", 1);
-    P = input("P", Nq * Nk);
-    V = input("V", Nk * d);
+    P = normal_input("P", Nq * Nk, 5, NULL);
+    V = normal_input("V", Nk * d, 6, NULL);
     O = output("O", Nq, d, "query", "channel");
-    fill_normal(P, Nq * Nk, 5);
-    fill_normal(V, Nk * d, 6);
     for (e = 0; e < Nq * Nk; e++)
         P[e] = P[e] * P[e] / (float)Nk;
 }

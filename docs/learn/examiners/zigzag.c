@@ -33,9 +33,7 @@ void prepare(void)
 
 void call(void)
 {
-    int *tokens = malloc(sizeof *tokens * (size_t)(N + 1));
-    if (!tokens)
-        refuse("memory", "There is no memory for this case.");
+    int *tokens = room(N, sizeof *tokens);
     for (long r = 0; r < G; r++) {
         const int count = take_zigzag((int)r, (int)G, (int)N, tokens);
         if (count < 0 || count > N)
