@@ -212,9 +212,10 @@ static int read_orders(Judge *j)
 
 /* --- what it prints ----------------------------------------------------------------------------*/
 
+/* Each of these puts a key behind others. */
 static void put_text(FILE *to, const char *key, const char *text)
 {
-    fprintf(to, "\"%s\": \"", key);
+    fprintf(to, ", \"%s\": \"", key);
     for (; *text; text++)
         if (*text == '"' || *text == '\\')
             fprintf(to, "\\%c", *text);
@@ -229,9 +230,9 @@ static void put_text(FILE *to, const char *key, const char *text)
 static void put_number(FILE *to, const char *key, double value)
 {
     if (isfinite(value))
-        fprintf(to, "\"%s\": %.9g", key, value);
+        fprintf(to, ", \"%s\": %.9g", key, value);
     else
-        fprintf(to, "\"%s\": \"%s\"", key, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        fprintf(to, ", \"%s\": \"%s\"", key, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
 }
 
 static void put_place(FILE *to, const JudgeCase *c, const JudgeRun *run, int which)
@@ -260,7 +261,7 @@ static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun 
 {
     HintSymptom first = {"", ""};
     int n = 0;
-    fprintf(to, "\"errors\": [");
+    fprintf(to, ", \"errors\": [");
     for (int which = 0; run->status == JUDGE_WRONG && which < CHECK_COUNT; which++) {
         const CheckArray *a = &run->check.array[which];
         HintSymptom hint;
@@ -268,24 +269,19 @@ static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun 
             continue;
         judge_hints_say(&hint, verdict, number, run, which);
         first = n ? first : hint;
-        fprintf(to, "%s{", n++ ? ", " : "");
-        put_text(to, "array", a->name);
-        fprintf(to, ", \"off\": %" PRId64 ", \"of\": %" PRId64 ", \"first\": %" PRId64 ", ", a->off,
-                a->compared, a->first_off_row);
+        fprintf(to,
+                "%s{\"array\": \"%s\", \"off\": %" PRId64 ", \"of\": %" PRId64
+                ", \"first\": %" PRId64,
+                n++ ? ", " : "", a->name, a->off, a->compared, a->first_off_row);
         put_place(to, c, run, which);
-        fprintf(to, ", ");
         put_number(to, "expected", a->expected);
-        fprintf(to, ", ");
         put_number(to, "found", a->found);
-        fprintf(to, ", ");
         put_text(to, "hint", hint.sentence);
-        fprintf(to, ", ");
         put_text(to, "code", hint.code);
         fprintf(to, "}");
     }
-    fprintf(to, "], ");
+    fprintf(to, "]");
     put_text(to, "hint", first.sentence);
-    fprintf(to, ", ");
     put_text(to, "code", run->code ? run->code : first.code);
 }
 
@@ -313,22 +309,17 @@ static void put_inputs(FILE *to, const JudgeCase *c, const JudgeRun *run)
 static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
                     const HintVerdict *verdict, FILE *to)
 {
-    fprintf(to, "{\"so\": %d, \"case\": %d, ", library, n);
+    fprintf(to, "{\"so\": %d, \"case\": %d", library, n);
     put_text(to, "status", judge_status_names[run->status]);
-    fprintf(to, ", ");
     put_text(to, "message", run->message);
-    fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu, ", run->ms,
+    fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu", run->ms,
             run->end.processor_ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
-    fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
+    fprintf(to, ", \"cut\": %s", run->end.output_cut ? "true" : "false");
     put_number(to, "sectors", run->sectors);
-    fprintf(to, ", ");
     put_number(to, "banks", run->banks);
-    fprintf(to, ", ");
     put_errors(to, &j->cases[n], n, run, verdict);
-    fprintf(to, ", ");
     put_text(to, "trace", run->trace);
-    fprintf(to, ", ");
     put_inputs(to, &j->cases[n], run);
     fprintf(to, "}\n");
 }

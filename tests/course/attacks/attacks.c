@@ -119,6 +119,17 @@ static void failed(const char *what)
     printf("%s: %s\n", what, strerror(errno));
 }
 
+/* An attack that is one call: what it got, or why not. */
+#define TRY(name, succeeds, what)                                                                  \
+    case name:                                                                                     \
+        if (succeeds)                                                                              \
+            got(what);                                                                             \
+        break
+#define TRY_ALOUD(name, succeeds, what, otherwise)                                                 \
+    case name:                                                                                     \
+        (succeeds) ? got(what) : failed(otherwise);                                                \
+        break
+
 static void compute(const AttnArgs *a)
 {
     const AttnShape *s = &a->shape;
@@ -359,17 +370,12 @@ static int attack_judge(const AttnArgs *a, int which)
     case READ_JUDGE:
         open_judge(O_RDONLY);
         break;
-    case READ_JUDGE_BY_CALL:
-        if (process_vm_readv(getppid(), &here, 1, &there, 1, 0) >= 0)
-            got("the judge's memory");
-        break;
+        TRY(READ_JUDGE_BY_CALL, process_vm_readv(getppid(), &here, 1, &there, 1, 0) >= 0,
+            "the judge's memory");
     case WRITE_JUDGE:
         open_judge(O_RDWR);
         break;
-    case TRACE_JUDGE:
-        if (ptrace(PTRACE_ATTACH, getppid(), NULL, NULL) == 0)
-            got("the judge");
-        break;
+        TRY(TRACE_JUDGE, ptrace(PTRACE_ATTACH, getppid(), NULL, NULL) == 0, "the judge");
     case KILL_JUDGE:
         kill(getppid(), SIGKILL);
         break;
@@ -384,24 +390,11 @@ static int attack_judge(const AttnArgs *a, int which)
         open_one("maps", "/proc/self/maps");
         open_one("passwords", "/etc/passwd");
         break;
-    case SOCKET:
-        if (socket(AF_INET, SOCK_STREAM, 0) >= 0)
-            got("a socket");
-        break;
-    case IO_URING:
-        if (syscall(425, 4, piece) >= 0) /* io_uring_setup */
-            got("io_uring");
-        break;
-    case NAMESPACE:
-        if (unshare(CLONE_NEWUSER) == 0)
-            got("a namespace");
-        break;
-    case WRITE_A_FILE:
-        if (open(FOLDER "/written", O_WRONLY | O_CREAT, 0666) >= 0)
-            got("a file");
-        else
-            failed("file");
-        break;
+        TRY(SOCKET, socket(AF_INET, SOCK_STREAM, 0) >= 0, "a socket");
+        TRY(IO_URING, syscall(425, 4, piece) >= 0, "io_uring"); /* io_uring_setup */
+        TRY(NAMESPACE, unshare(CLONE_NEWUSER) == 0, "a namespace");
+        TRY_ALOUD(WRITE_A_FILE, open(FOLDER "/written", O_WRONLY | O_CREAT, 0666) >= 0, "a file",
+                  "file");
     case SHOW_WHAT_IT_HAS:
         show();
         break;
@@ -416,40 +409,22 @@ static int attack_process(const AttnArgs *a, int which)
 {
     pthread_t thread;
     switch (which) {
-    case FORK:
-        if (fork() >= 0)
-            got("a process");
-        break;
+        TRY(FORK, fork() >= 0, "a process");
     case FORK_BOMB_OF_VFORKS:
         for (;;)
             if (syscall(SYS_vfork) == 0)
                 sleep(1);
-    case OWN_SESSION:
-        if (setsid() >= 0)
-            got("a session");
-        break;
+        TRY(OWN_SESSION, setsid() >= 0, "a session");
     case EXECUTE:
         execl("/bin/true", "true", NULL);
         break;
-    case SHELL:
-        if (system("true") == 0)
-            got("a shell");
-        break;
-    case TRUNCATE:
-        if (truncate(FOLDER "/teacher.key", 0) == 0)
-            got("a file");
-        break;
+        TRY(SHELL, system("true") == 0, "a shell");
+        TRY(TRUNCATE, truncate(FOLDER "/teacher.key", 0) == 0, "a file");
     case LEAVE_THREADS:
         threads(3);
         break;
-    case USER_FAULTS:
-        if (syscall(SYS_userfaultfd, 0) >= 0)
-            got("faults");
-        break;
-    case SECRET_MEMORY:
-        if (syscall(447, 0) >= 0) /* memfd_secret */
-            got("secret memory");
-        break;
+        TRY(USER_FAULTS, syscall(SYS_userfaultfd, 0) >= 0, "faults");
+        TRY(SECRET_MEMORY, syscall(447, 0) >= 0, "secret memory"); /* memfd_secret */
     case BOMB_OF_CLONES:
     case FLOOD_AND_CLONE:
         clones(which == FLOOD_AND_CLONE);
@@ -577,12 +552,7 @@ static int attack_mapping(const AttnArgs *a, int which)
     case HUGE_PAGES:
         hide_memory(which);
         break;
-    case FILL_PIPES:
-        if (pipe(ends) == 0)
-            got("a pipe, which holds 64 KiB");
-        else
-            failed("pipe");
-        break;
+        TRY_ALOUD(FILL_PIPES, pipe(ends) == 0, "a pipe, which holds 64 KiB", "pipe");
     case COPY_OF_INPUT:
         block = mremap((void *)((size_t)K & ~(page - 1)), 0, page, MREMAP_MAYMOVE);
         if (block != MAP_FAILED && mprotect(block, page, PROT_READ | PROT_WRITE) == 0)
@@ -613,12 +583,9 @@ static int attack_memory(const AttnArgs *a, int which)
     case TOUCH_MEMORY:
         touch_memory();
         break;
-    case RAISE_LIMITS:
-        if (setrlimit(RLIMIT_AS, &none) == 0 || setrlimit(RLIMIT_CPU, &none) == 0)
-            got("more memory or time");
-        else
-            failed("limits");
-        break;
+        TRY_ALOUD(RAISE_LIMITS,
+                  setrlimit(RLIMIT_AS, &none) == 0 || setrlimit(RLIMIT_CPU, &none) == 0,
+                  "more memory or time", "limits");
     case INPUTS_AT_LOAD:
         dl_iterate_phdr(look_for_numbers, NULL);
         break;
