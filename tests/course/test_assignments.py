@@ -140,7 +140,10 @@ MISTAKES = {
 # assignment: ordinary mistakes, which the suites must tell apart: edits as above, suite, code
 SEES = "attn_sees(a, i + r, j + c)"
 ORDINARY = {
-    2: [([(SEES, "((a->rule.left < 0 || j + c >= i + r - a->rule.left) && "
+    2: [([("scale = 1.0f / sqrtf((float)d)", "scale = 1.0f")], "simple", "no_scale"),
+        ([("causal && j + c > i + r", "0"), ("(causal ? i + t.rows : N)", "N")], "simple",
+         "no_mask"),
+        ([(SEES, "((a->rule.left < 0 || j + c >= i + r - a->rule.left) && "
                  "(a->rule.right < 0 || j + c <= i + r + a->rule.right))")],
          "public", "other_corner"),
         ([("i < N; i += BR) {\n        tile_start(&t, N - i < BR ? N - i : BR);",
@@ -304,8 +307,9 @@ def check_change(tap, place, folder, kind, plain):
 
 
 def codes(result):
-    """The codes of the hints of what is wrong, but those of what follows from another array."""
-    return {test["code"] for test in result["tests"] if test["status"] == "wrong"} - {"follows"}
+    """The codes of what is wrong, but those of what follows from another array."""
+    wrong = [test for test in result["tests"] if test["status"] == "wrong"]
+    return {one["code"] for test in wrong for one in (test, *test["errors"])} - {"follows"}
 
 
 def main():

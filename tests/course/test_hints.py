@@ -15,6 +15,7 @@ import concurrent.futures
 import glob
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -23,7 +24,8 @@ import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path[:0] = [os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests/wrong")]
+sys.path[:0] = [HERE, os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests/wrong")]
+import test_grade
 from hints import PAGE, SUITES, Hints, coverage
 from tap import Tap
 from workshop import Workshop, apply_hunks, changed_text, read_patch, stage_folder
@@ -196,65 +198,6 @@ def judge_refused(tap, build, tool):
                "each of them is named", said)
 
 
-# One head of attention with places for a mistake.
-SIMPLE = """#include "flash_simple.h"
-#include <math.h>
-#include <stdlib.h>
-int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
-                         int N, int d, int causal)
-{
-    float *s = malloc((size_t)N * sizeof *s);
-    for (int i = 0; i < N; i++) {
-        float m = -INFINITY, l = 0.0f;
-        for (int j = 0; j < N; j++) {
-            s[j] = 0.0f;
-            for (int x = 0; x < d; x++)
-                s[j] += Q[i * d + x] * K[j * d + x];
-            s[j] = causal && %(hidden)s ? -INFINITY : %(scale)s * s[j];
-            m = fmaxf(m, s[j]);
-        }
-        for (int x = 0; x < d; x++)
-            O[i * d + x] = 0.0f;
-        for (int j = 0; j < N; j++) {
-            l += expf(s[j] - m);
-            for (int x = 0; x < d; x++)
-                O[i * d + x] += expf(s[j] - m) * V[j * d + x];
-        }
-        for (int x = 0; x < d; x++)
-            O[i * d + x] /= l;
-        lse[i] = %(lse)s;
-    }
-    free(s);
-    return 0;
-}
-"""
-
-
-def judge_grades(tap, build):
-    """Through ./ladder grade: one code in every wrong case and array, none where it is right."""
-    right = {"hidden": "j > i", "scale": "1 / sqrtf(d)", "lse": "m + logf(l)"}
-    mistakes = {"": {}, "no_scale": {"scale": "1.0f"}, "no_mask": {"hidden": "0"},
-                "lse_base_2": {"lse": "(m + logf(l)) * 1.442695f"}}
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for code, change in mistakes.items():
-            paths.append(os.path.join(folder, (code or "right") + ".c"))
-            with open(paths[-1], "w", encoding="utf-8") as f:
-                f.write(SIMPLE % dict(right, **change))
-        done = subprocess.run([sys.executable, os.path.join(ROOT, "common/course/grade.py"),
-                               os.path.join(ROOT, "docs/course/2_flash_forward/simple.suite"),
-                               "--build", build, "--so-sandbox", "off", "--format", "json"] + paths,
-                              capture_output=True, text=True)
-    rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
-    tap.ok(done.returncode == 0 and len(rows) == len(mistakes), "graded", done.stderr[-1000:])
-    for code, row in zip(mistakes, rows):
-        wrong = [test for test in row["tests"] if test["status"] != "right"]
-        codes = {error["code"] for test in wrong for error in test["errors"]}
-        codes |= {test["code"] for test in wrong}
-        tap.ok(codes == ({code} if code else set()) and bool(wrong) == bool(code),
-               f"graded: {code or 'right'}", json.dumps(row)[:1500])
-
-
 # What is exchanged in submissions/right.c, and the code; "" is a mistake without a name.
 SOFTMAX = {
     "softmax_rows": [
@@ -306,31 +249,22 @@ SOFTMAX_CASES = ["--rows 9 --cols 333", "--rows 1 --cols 3", "--rows 40 --cols 1
 
 def judge_softmax(tap, build):
     """softmax_rows and softmax_merge: the mistake's code in every wrong case, or none at all."""
-    with open(os.path.join(HERE, "submissions/right.c"), encoding="utf-8") as f:
-        right = f.read()
-    include = "-I" + os.path.join(ROOT, "docs/course/include")
+    right = test_grade.RIGHT.read_text(encoding="utf-8")
     for contract, mistakes in SOFTMAX.items():
-        with tempfile.TemporaryDirectory() as folder:
-            paths, suite = [], os.path.join(folder, "one.suite")
-            with open(suite, "w", encoding="utf-8") as f:
-                f.write("\n: ".join([f"contract={contract}", *SOFTMAX_CASES]) + "\n")
+        with tempfile.TemporaryDirectory() as name:
+            folder, libraries = pathlib.Path(name), []
+            suite = test_grade.write_suite(folder / "one.suite", contract, SOFTMAX_CASES)
+            start = right.index(f"int {contract}_variant")
             for number, (text, instead, _) in enumerate([("", "", "")] + mistakes):
-                start = right.index(f"int {contract}_variant")
-                head = right if "return s ==" in text or not text else right[start:]
-                if text and text not in head:
-                    tap.ok(False, f"{contract}: '{text}' is there")
-                    continue
-                changed = head.replace(text, instead, -1 if "expf" in instead else 1)
-                paths.append(os.path.join(folder, f"{number}.so"))
-                with open(paths[-1] + ".c", "w", encoding="utf-8") as f:
-                    f.write(changed if head is right else right[:start] + changed)
-                subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", include, paths[-1] + ".c",
-                                "-o", paths[-1], "-lm"], check=True)
-            done = subprocess.run([sys.executable, os.path.join(ROOT, "common/course/grade.py"),
-                                   suite, "--build", build, "--so-sandbox", "off", "--format",
-                                   "json"] + paths, capture_output=True, text=True)
-        rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
-        tap.ok(len(rows) == len(paths), f"{contract}: graded", done.stderr)
+                own = 0 if "return s ==" in text else start
+                tap.ok(text in right[own:], f"{contract}: '{text}' is there")
+                source = folder / f"{number}.c"
+                source.write_text(right[:own] + (right[own:].replace(
+                    text, instead, -1 if "expf" in instead else 1) if text else right[own:]),
+                    encoding="utf-8")
+                libraries.append(test_grade.library(source))
+            rows, err = test_grade.graded(build, "off", suite, *libraries)
+        tap.ok(len(rows) == len(libraries), f"{contract}: graded", err)
         for (text, instead, code), row in zip([("", "", "")] + mistakes, rows):
             wrong = [test for test in row["tests"] if test["status"] != "right"]
             codes = {error["code"] for test in wrong for error in test["errors"]}
@@ -340,6 +274,7 @@ def judge_softmax(tap, build):
 
 # A program's stage, what is exchanged in tests/stages/so, and the mistake that this is; "" is none
 # with a name, and then both describe the symptom.
+STAGE_SO = os.path.join(ROOT, "tests/stages/so")
 LIBRARIES = [("01_naive", "attn_score(a, dot) :", "dot :", "no_scale"),
              ("02_tiled_softmax", "m + logf(sum)", "logf(sum)", "lse_without_max"),
              ("03_flash_forward", "h / (s->H / s->Hkv)", "h % s->Hkv", "kv_head_modulo"),
@@ -351,46 +286,34 @@ LIBRARIES = [("01_naive", "attn_score(a, dot) :", "dot :", "no_scale"),
 
 def judge_programs(tap, build):
     """--variant-so prints the hint of ./ladder grade, once, and a right library gets none."""
-    flags = ["-N", "70", "-H", "4", "--kv-heads", "2", "-d", "16", "--causal"]
-    include = ["-I" + os.path.join(ROOT, part)
-               for part in ("common", "common/attention", "docs/course/include",
-                            "tests/stages/so")]
-    with tempfile.TemporaryDirectory() as folder:
-        so = os.path.join(folder, "mine.so")
-        for place, text, instead, code in LIBRARIES:
-            stage = STAGES.get(place, "ring_burst")
-            name = "right_backward.c" if stage == "flash_backward" else "right.c"
-            with open(os.path.join(ROOT, "tests/stages/so", name), encoding="utf-8") as f:
-                source = f.read()
-            said = []
+    flags = "-N 70 -H 4 --kv-heads 2 -d 16 --causal"
+    for place, text, instead, code in LIBRARIES:
+        stage, test = STAGES.get(place, "ring_burst"), {}
+        name = "right_backward.c" if stage == "flash_backward" else "right.c"
+        source = pathlib.Path(STAGE_SO, name).read_text(encoding="utf-8")
+        said = []
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
             for part in (instead, text):
-                with open(os.path.join(folder, "mine.c"), "w", encoding="utf-8") as f:
-                    f.write(source.replace(text, part))
-                subprocess.run(["cc", "-O1", "-shared", "-fPIC", f"-DSTAGE={stage}", *include,
-                                os.path.join(folder, "mine.c"), "-o", so, "-lm"], check=True)
+                mine = folder / "mine.c"
+                mine.write_text(source.replace(text, part), encoding="utf-8")
+                so = test_grade.library(mine, flags=(f"-DSTAGE={stage}", f"-I{STAGE_SO}"))
                 done = subprocess.run([os.path.join(build, place, stage), "--variant-so", so,
-                                       *flags, "--so-sandbox", "off"], capture_output=True,
-                                      text=True)
+                                       *flags.split(), "--so-sandbox", "off"],
+                                      capture_output=True, text=True)
                 said.append((done.returncode, re.findall("^hint: (.*)$", done.stderr, re.M)))
                 if part == instead and stage != "ring_burst":
-                    suite = os.path.join(folder, "one.suite")
-                    with open(suite, "w", encoding="utf-8") as f:
-                        f.write(f"contract={stage}\n: {' '.join(flags)}\n")
-                    graded = subprocess.run(
-                        [sys.executable, os.path.join(ROOT, "common/course/grade.py"), suite, so,
-                         "--build", build, "--so-sandbox", "off", "--format", "json"],
-                        capture_output=True, text=True)
-                    test = json.loads(graded.stdout or '{"tests": [{}]}')["tests"][0]
-            hint = said[0][1][0] if said[0][1] else ""
-            tap.ok(text in source and said[0][0] == 1 and len(said[0][1]) == 1 and
-                   said[1] == (0, []), f"--variant-so, {stage}: one hint, and none for a right one",
-                   said)
-            if stage == "ring_burst":
-                tap.ok("without 1/sqrt(d)" in hint, f"--variant-so, {stage}: {code}", said)
-            else:
-                tap.ok(test.get("hint") == hint and (test.get("code") == code or not code),
-                       f"--variant-so, {stage}: {code or 'a symptom'}, as in a grade",
-                       f"{test.get('hint')} {said}")
+                    suite = test_grade.write_suite(folder / "one.suite", stage, [flags])
+                    rows, err = test_grade.graded(build, "off", suite, so)
+                    test = rows[0]["tests"][0] if rows else {"hint": err}
+        hint = said[0][1][0] if said[0][1] else ""
+        tap.ok(text in source and said[0][0] == 1 and len(said[0][1]) == 1 and said[1] == (0, []),
+               f"--variant-so, {stage}: one hint, and none for a right one", said)
+        if stage == "ring_burst":
+            tap.ok("without 1/sqrt(d)" in hint, f"--variant-so, {stage}: {code}", said)
+        else:
+            tap.ok(test["hint"] == hint and (test.get("code") == code or not code),
+                   f"--variant-so, {stage}: {code or 'a symptom'}, as in a grade", f"{test} {said}")
 
 
 def main():
@@ -402,7 +325,6 @@ def main():
     judge_orders(tap, build)
     judge_right_solutions(tap, build, tool)
     judge_refused(tap, build, tool)
-    judge_grades(tap, build)
     judge_programs(tap, build)
     judge_softmax(tap, build)
     judge_held_out(tap, build, "--update-page" in sys.argv[2:])

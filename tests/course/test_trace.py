@@ -9,7 +9,6 @@ nobody should. Where this machine has no sandbox the tests run with --so-sandbox
 """
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import test_grade
 from tap import Tap
+from test_grade import library
 
 TRACED = HERE / "submissions" / "traced.c"
 STEP = test_grade.RIGHT
@@ -62,16 +62,6 @@ HOSTILE = [
      "attn_trace(i, j, m, l, O);", None),  # its own time
     ("no arrays", "attn_trace(i, j, 0, 0, 0);", "with its states recorded it crashed with SIGSEGV"),
 ]
-
-
-def library(path):
-    """With what tensor.h and attn.h need: the runner has it."""
-    to = path.with_suffix(".so")
-    common = HERE.parents[1] / "common"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-fopenmp", f"-I{test_grade.HEADERS}",
-                    f"-I{common}", f"-I{common}/attention", str(path), "-o", str(to),
-                    "-lm"], check=True)
-    return to
 
 
 def check_mistakes(tap, build, sandbox, folder):
@@ -159,7 +149,7 @@ def check_step(tap, build, sandbox, folder):
     path.write_text(source.replace(text, "*lse = s;"), encoding="utf-8")
     suite = test_grade.write_suite(folder / "suite", "sliding_window_step",
                                    ["-N 40 -d 8 --block-q 16 --block-kv 16 --order columns"])
-    results, err = test_grade.graded(build, sandbox, suite, test_grade.library(path))
+    results, err = test_grade.graded(build, sandbox, suite, library(path))
     test = results[0]["tests"][0] if results else {"trace": err, "message": ""}
     found = re.fullmatch(NAME + r"global_lse of row (\d+) is \S+, expected \S+", test["trace"])
     place = re.search(r"block (\d+) of queries, block (\d+) of keys", test["message"])
