@@ -77,6 +77,7 @@ typedef struct JudgeCase {
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
     Oracle oracle;
+    int check_only;
     void *own; /* the contract's */
     struct JudgeCase *larger;
 } JudgeCase;
@@ -127,8 +128,9 @@ const char *contract_names(void);                /* with commas */
  * printed. words must stay. */
 int case_read(JudgeCase *c, const Contract *contract, const char *suite, int line, int count,
               char **words);
-/* Inputs and reference. EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
-int case_make(JudgeCase *c);
+/* Inputs and reference; check_only: no reference that takes time, which may find another fault of a
+ * case. EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
+int case_make(JudgeCase *c, int check_only);
 
 /* Runs the submission and sets everything but the verdict; then judges. */
 void case_run(const JudgeCase *c, const JudgeLimits *limits, const char *library, JudgeRun *run);
@@ -152,7 +154,9 @@ void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes
 void run_add_trace(IsolateTask *task, const JudgeRun *run);
 /* Zeroed memory of a case that is made. It is never NULL: where there is none the process ends. */
 void *case_alloc(int64_t count, size_t size);
-/* c->oracle of c->truth. EXIT_OK, or EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
+/* c->oracle of c->truth. EXIT_OK, or EXIT_USAGE or EXIT_RUNTIME (sentence printed), or
+ * CASE_CHECKED: nobody wants the reference, and there is none. */
+enum { CASE_CHECKED = -1 };
 int case_make_reference(JudgeCase *c);
 /* run->values[n]: that many floats, poisoned. NULL with run->end broken. */
 float *run_values_new(JudgeRun *run, int n, int64_t count);

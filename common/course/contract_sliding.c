@@ -89,14 +89,15 @@ static int make_sliding(JudgeCase *c)
     const CliCase *f = c->flags;
     Sliding *s = c->own = case_alloc(1, sizeof *s);
     int64_t *visits;
-    int failed = 0;
+    int status, failed = 0;
     s->Br = f->block_q;
     s->Bc = f->block_kv;
     s->Tr = (f->Nq + s->Br - 1) / s->Br;
     s->Tc = (f->Nk + s->Bc - 1) / s->Bc;
     s->steps = s->Tr * s->Tc;
-    if (check_sizes(c, s) != EXIT_OK)
-        return EXIT_USAGE;
+    status = check_sizes(c, s) == EXIT_OK ? case_make_reference(c) : EXIT_USAGE;
+    if (status != EXIT_OK)
+        return status;
     s->Q = padded(&c->problem.args.Q, s->Tr * s->Br);
     s->K = padded(&c->problem.args.K, s->Tc * s->Bc);
     s->V = padded(&c->problem.args.V, s->Tc * s->Bc);
@@ -110,7 +111,7 @@ static int make_sliding(JudgeCase *c)
         failed = make_step(c, s, t) != 0;
     }
     free(visits);
-    return failed ? cli_no_memory("the reference") : case_make_reference(c);
+    return failed ? cli_no_memory("the reference") : EXIT_OK;
 }
 
 /* --- a run -------------------------------------------------------------------------------------*/

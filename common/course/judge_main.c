@@ -510,9 +510,9 @@ static int print_codes(void)
     return EXIT_OK;
 }
 
-static int make_case(const Judge *j, int n)
+static int make_case(const Judge *j, int n, int check_only)
 {
-    const int status = case_make(&j->cases[n]);
+    const int status = case_make(&j->cases[n], check_only);
     if (status == EXIT_OK && j->perf[n] && !(case_flops(&j->cases[n]) > 0.0))
         return cli_refuse("perf: found a case that counts no floating-point operations, accepted "
                           "is attention");
@@ -548,7 +548,7 @@ int main(int argc, char **argv)
             argv[1]);
     status = read_orders(&j);
     for (int i = 0; status == EXIT_OK && i < j.case_count; i++)
-        status = make_case(&j, i);
+        status = make_case(&j, i, check_only);
     if (check_only || status != EXIT_OK)
         return status;
     bench_set_threads(1);
