@@ -77,8 +77,8 @@ typedef struct JudgeCase {
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
     Oracle oracle;
-    int check_only;
-    void *own; /* the contract's */
+    int check_only, only_run; /* only_run: of `larger`, whose results nobody compares */
+    void *own;                /* the contract's */
     struct JudgeCase *larger;
 } JudgeCase;
 
@@ -115,6 +115,7 @@ struct Contract {
     const char *symbol;       /* with --part or --backward: the first that is asked for */
     unsigned features;        /* STAGE_HAS_... of the flags */
     const char *const *flags; /* long names that a case may have, NULL at the end */
+    int runs_on_inputs;       /* 1: run needs nothing of the reference */
     int (*make)(
         JudgeCase *c); /* reference: EXIT_OK, or EXIT_USAGE or EXIT_RUNTIME with a message */
     void (*run)(const JudgeCase *c, const JudgeLimits *limits, const char *library, JudgeRun *run);

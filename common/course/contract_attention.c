@@ -95,6 +95,7 @@ static void judge_attention(const JudgeCase *c, JudgeRun *run)
                                     .symbol = #of "_variant",                                      \
                                     .features = features_,                                         \
                                     .flags = flags_,                                               \
+                                    .runs_on_inputs = !((features_)&STAGE_ALWAYS_BACKWARD),        \
                                     .make = make_reference,                                        \
                                     .run = run_attention,                                          \
                                     .judge = judge_attention}

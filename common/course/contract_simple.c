@@ -85,6 +85,7 @@ static const char *const flash_simple_flags[] = {"--seq",    "-N",     "--head-d
 const Contract contract_flash_simple = {.name = "flash_simple",
                                         .symbol = "flash_simple_variant",
                                         .flags = flash_simple_flags,
+                                        .runs_on_inputs = 1,
                                         .make = make_reference,
                                         .run = run_flash_simple,
                                         .judge = judge_flash_simple};
