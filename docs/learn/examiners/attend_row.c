@@ -20,9 +20,9 @@ static float *V_T; /* [d][n] */
 
 void prepare(void)
 {
-    const long n = size("-N", 1, 4), d = size("-d", 2, 2);
+    const long n = case_size("-N", 1, 4), d = case_size("-d", 2, 2);
     float *q = normal_input("q", d, 1, hand_Q + 6), *K = normal_input("K", n * d, 2, hand_K);
-    float *V = room(n * d, sizeof *V);
+    float *V = case_memory(n * d, sizeof *V);
     const float slope = has_flag("--growing") ? 0.7f : has_flag("--falling") ? -0.7f : 0.0f;
     long e;
     head_O = output("O", 1, d, "query", "channel");

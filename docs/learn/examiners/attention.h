@@ -125,11 +125,11 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
     for (x = 0; x < h->d; x++)
         O[x] = 0.0;
     for (j = 0; j < h->Nk; j++) {
-        double s = 0.0, m_new, alpha, p;
-        if (!head_sees(h, mistake, i, j) && mistake != ZERO_FOR_HIDDEN)
+        const int sees = head_sees(h, mistake, i, j);
+        double s, m_new, alpha, p;
+        if (!sees && mistake != ZERO_FOR_HIDDEN)
             continue;
-        for (x = 0; x < h->d && head_sees(h, mistake, i, j); x++)
-            s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
+        s = sees ? dot_in_double(h->Q + i * h->d, h->K + j * h->d, h->d) : 0.0;
         s *= mistake == NO_SCALE        ? 1.0
              : mistake == SCALE_BY_D    ? 1.0 / (double)h->d
              : mistake == SCALE_BY_KEYS ? 1.0 / sqrt((double)h->Nk)

@@ -42,7 +42,7 @@ void call(void)
 static void halves(long i, double *O_i, double *lse_i)
 {
     Head a = head, b = head;
-    double *O_b = room(head.d, sizeof *O_b), lse_b, both, of_a, of_b;
+    double *O_b = case_memory(head.d, sizeof *O_b), lse_b, both, of_a, of_b;
     long seen = 0, x;
     while (seen < head.Nk && head_sees(&head, RIGHT, i, seen))
         seen++;

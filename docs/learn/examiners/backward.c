@@ -112,14 +112,6 @@ static long Nq, Nk, d;
 static int causal;
 static double *P, *dP; /* [Nq][Nk] */
 
-static double dot(const float *a, const float *b)
-{
-    double sum = 0;
-    for (long x = 0; x < d; x++)
-        sum += (double)a[x] * b[x];
-    return sum;
-}
-
 static int head_sees(int mistake, long i, long j)
 {
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
@@ -137,12 +129,12 @@ static void forward(void)
     for (long i = 0; i < Nq; i++) {
         double sum = 0, row[64] = {0}, mean = 0;
         for (long j = 0; j < Nk; j++)
-            sum += head_sees(RIGHT, i, j) ? exp(scale * dot(Q + i * d, K + j * d)) : 0;
+            sum += head_sees(RIGHT, i, j) ? exp(scale * dot_in_double(Q + i * d, K + j * d, d)) : 0;
         lse[i] = (float)log(sum);
         for (long j = 0; j < Nk; j++) {
-            const double s = scale * dot(Q + i * d, K + j * d);
+            const double s = scale * dot_in_double(Q + i * d, K + j * d, d);
             P[i * Nk + j] = head_sees(RIGHT, i, j) ? exp(s) / sum : 0;
-            dP[i * Nk + j] = dot(dO + i * d, V + j * d);
+            dP[i * Nk + j] = dot_in_double(dO + i * d, V + j * d, d);
             for (long x = 0; x < d; x++)
                 row[x] += P[i * Nk + j] * V[j * d + x];
         }
@@ -157,9 +149,9 @@ static void forward(void)
 void prepare(void)
 {
     const int all = is_word("--part", "all");
-    Nq = size("-N", 1, 4);
+    Nq = case_size("-N", 1, 4);
     Nk = all ? number("--keys", Nq) : Nq;
-    d = size("-d", 2, 2);
+    d = case_size("-d", 2, 2);
     causal = has_flag("--causal");
     Q = normal_input("Q", Nq * d, 1, hand_Q), K = normal_input("K", Nk * d, 2, hand_K);
     V = normal_input("V", Nk * d, 3, hand_V), O = input("O", Nq * d), lse = input("lse", Nq);
@@ -169,7 +161,7 @@ void prepare(void)
     K_T = input("K_T", Nk * d);
     for (long e = 0; e < Nk * d; e++)
         K_T[e % d * Nk + e / d] = K[e];
-    P = room(Nq * Nk, sizeof *P), dP = room(Nq * Nk, sizeof *dP);
+    P = case_memory(Nq * Nk, sizeof *P), dP = case_memory(Nq * Nk, sizeof *dP);
     forward();
     if (is_word("--part", "dQ") || all)
         out[0] = output("dQ", Nq, d, "query", "channel");
@@ -226,7 +218,8 @@ void call(void)
 static void pair(int mistake, long i, long j, double *p, double *dS)
 {
     const float *k = (mistake == K_NOT_TRANSPOSED ? K_T : K) + j * d;
-    const double s = dot(Q + i * d, k) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
+    const double s =
+        dot_in_double(Q + i * d, k, d) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
     double mean = delta[mistake == DELTA_OF_THE_KEY && j < Nq ? j : i];
     *p = !head_sees(mistake, i, j)     ? 0
          : mistake == P_NOT_NORMALISED ? exp(s)
@@ -255,7 +248,7 @@ static void add(int mistake, double *to, long row, double factor, const float *f
 /* [Nk][d] to [d][Nk], in place. */
 static void transpose(double *x)
 {
-    double *copy = room(Nk * d, sizeof *copy);
+    double *copy = case_memory(Nk * d, sizeof *copy);
     memcpy(copy, x, sizeof *copy * (size_t)(Nk * d));
     for (long e = 0; e < Nk * d; e++)
         x[e % d * Nk + e / d] = copy[e];

@@ -38,7 +38,7 @@ void prepare(void)
     cap = (float)number("--cap", 0);
     temperature = (float)number("--temperature", 1);
     qk = normal_input("qk", n, 1, NULL);
-    hidden = room(n, 1);
+    hidden = case_memory(n, 1);
     P = output("P", n, 1, "key", "");
     for (long j = 0; j < n; j++) {
         qk[j] *= 6.0f;

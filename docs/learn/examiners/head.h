@@ -25,8 +25,8 @@ static Output *head_O, *head_lse;
 static inline Head head_of_flags(void)
 {
     const int pages = has_flag("--pages");
-    const long Nq = size("-N", 1, 4), Nk = size("--keys", Nq, 4);
-    const long d = pages ? page_floats() : size("-d", 1, 2);
+    const long Nq = case_size("-N", 1, 4), Nk = case_size("--keys", Nq, 4);
+    const long d = pages ? page_floats() : case_size("-d", 1, 2);
     float *Q = normal_input("Q", Nq * d, 1, hand_Q);
     float *K = pages ? paged_input(Nk) : normal_input("K", Nk * d, 2, hand_K);
     float *V = pages ? paged_input(Nk) : normal_input("V", Nk * d, 3, hand_V);

@@ -66,7 +66,7 @@ long number(const char *flag, long otherwise)
     return value ? strtol(value, NULL, 10) : otherwise;
 }
 
-long size(const char *flag, long otherwise, long by_hand)
+long case_size(const char *flag, long otherwise, long by_hand)
 {
     return has_flag("--hand") ? by_hand : number(flag, otherwise);
 }
@@ -138,7 +138,7 @@ int is_unwritten(const Output *out, long element)
     return bits(out->found[element]) == POISON;
 }
 
-void *room(long count, size_t bytes)
+void *case_memory(long count, size_t bytes)
 {
     void *memory = calloc((size_t)count + 1, bytes);
     if (!memory)
@@ -149,7 +149,7 @@ void *room(long count, size_t bytes)
 /* count floats and the guard behind them, all poisoned */
 static float *poisoned(long count)
 {
-    float *x = room(count + GUARD, sizeof *x);
+    float *x = case_memory(count + GUARD, sizeof *x);
     poison(x, count + GUARD);
     return GUARD ? x : realloc(x, sizeof(float) * (size_t)count);
 }
@@ -157,7 +157,7 @@ static float *poisoned(long count)
 float *input(const char *name, long count)
 {
     Input *in = &inputs[n_inputs++];
-    *in = (Input){name, poisoned(count), room(count, sizeof(float)), count};
+    *in = (Input){name, poisoned(count), case_memory(count, sizeof(float)), count};
     return in->data;
 }
 
@@ -173,10 +173,25 @@ float *normal_input(const char *name, long count, unsigned seed, const float *by
 Output *output(const char *name, long rows, long cols, const char *row, const char *col)
 {
     Output *out = &outputs[n_outputs++];
-    *out = (Output){
-        name, poisoned(rows * cols), room(rows * cols, sizeof(double)), rows, cols, row, col, 1e-4,
-        NULL};
+    *out = (Output){name,
+                    poisoned(rows * cols),
+                    case_memory(rows * cols, sizeof(double)),
+                    rows,
+                    cols,
+                    row,
+                    col,
+                    1e-4,
+                    NULL};
     return out;
+}
+
+double dot_in_double(const float *a, const float *b, long d)
+{
+    double sum = 0.0;
+    long x;
+    for (x = 0; x < d; x++)
+        sum += (double)a[x] * b[x];
+    return sum;
 }
 
 void fill_normal(float *x, long count, unsigned seed)

@@ -19,12 +19,13 @@
  *   does not, or -1. diagnose_overflow: says that lse is infinite where it should not be, or NULL.
  * - poison: fills memory that nobody may read. from_poison: was an element computed from it?
  *   is_unwritten: is this element of an output still poison?
+ * - dot_in_double: of two rows of d floats.
  * - fill_normal: random numbers. normal_input: an input of them; with --hand, what stands in a
  *   lesson. hand_Q, hand_K, hand_V: its four tokens; hand_s: the scores of query 3.
  * - move_scores: with --large or --below, Q and K of large scores, or of scores far below 0. Returns
  *   the tolerance of O.
- * - size: a size of the case; with --hand, that of the lesson.
- * - room: zeroed memory, never NULL.
+ * - case_size: a size of the case; with --hand, that of the lesson.
+ * - case_memory: zeroed memory, never NULL.
  * - refuse: the case ends here, with a code and a sentence.
  */
 #ifndef LEARN_H
@@ -57,13 +58,13 @@ const Mistake *diagnose(void) __attribute__((weak));
 void judge_counts(void) __attribute__((weak)); /* of a right result: what else counts */
 
 long number(const char *flag, long otherwise);
-long size(const char *flag, long otherwise, long by_hand);
+long case_size(const char *flag, long otherwise, long by_hand);
 int is_word(const char *flag, const char *word);
 int has_flag(const char *flag);
 
 float *input(const char *name, long count);
 float *normal_input(const char *name, long count, unsigned seed, const float *by_hand);
-void *room(long count, size_t bytes);
+void *case_memory(long count, size_t bytes);
 /* cols = 1: a vector; its elements are named by `row` alone. */
 Output *output(const char *name, long rows, long cols, const char *row, const char *col);
 int is_right(const Output *out);
@@ -73,6 +74,7 @@ double move_scores(float *Q, long Nq, float *K, long Nk, long d);
 void poison(float *x, long count);
 int from_poison(const Output *out);
 int is_unwritten(const Output *out, long element);
+double dot_in_double(const float *a, const float *b, long d);
 void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -48,7 +48,7 @@ void prepare(void)
 {
     static const float by_hand[2] = {1, -1};
     long e;
-    n = size("-N", 1, 4), d = size("-d", 1, 2);
+    n = case_size("-N", 1, 4), d = case_size("-d", 1, 2);
     s = normal_input("s", n, 1, hand_s), V = normal_input("V", n * d, 2, hand_V);
     dO = normal_input("dO", d, 3, by_hand);
     dS = output("dS", n, 1, "key", "");
@@ -66,11 +66,7 @@ void call(void)
 
 static double dP(long j)
 {
-    double sum = 0.0;
-    long x;
-    for (x = 0; x < d; x++)
-        sum += (double)dO[x] * V[j * d + x];
-    return sum;
+    return dot_in_double(dO, V + j * d, d);
 }
 
 void expect(int mistake)

@@ -28,7 +28,7 @@ void prepare(void)
     long Nq, Nk, e;
     head = head_of_flags();
     Nq = head.Nq, Nk = head.Nk;
-    mask = room(Nq * Nk, 1);
+    mask = case_memory(Nq * Nk, 1);
     for (e = 0; e < Nq * Nk; e++)
         mask[e] = head.causal ? e % Nk > e / Nk + Nk - Nq
                               : has_flag("--mask") && (e / Nk % 5 == 4 || e * 7 % 3 == 1);
@@ -46,13 +46,10 @@ void call(void)
 /* The score that stands at key j when row i is summed; -inf: none. */
 static double leftover(long i, long j)
 {
-    double s = 0.0;
-    long x;
+    const long d = head.d;
     while (i >= 0 && head.mask[i * head.Nk + j])
         i--;
-    for (x = 0; x < head.d && i >= 0; x++)
-        s += (double)head.Q[i * head.d + x] * head.K[j * head.d + x];
-    return i >= 0 ? s / sqrt((double)head.d) : -INFINITY;
+    return i < 0 ? -INFINITY : dot_in_double(head.Q + i * d, head.K + j * d, d) / sqrt((double)d);
 }
 
 void expect(int mistake)

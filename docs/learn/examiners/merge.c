@@ -45,7 +45,7 @@ void prepare(void)
 {
     const int both = has_flag("--empty-a") && has_flag("--empty-b");
     long i;
-    n = size("-N", 1, 2);
+    n = case_size("-N", 1, 2);
     m_a = normal_input("m_a", n, 1, NULL), l_a = normal_input("l_a", n, 3, NULL);
     m_b = normal_input("m_b", n, 2, NULL), l_b = normal_input("l_b", n, 4, NULL);
     m = output("m", n, 1, "row", "");

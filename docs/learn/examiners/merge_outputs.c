@@ -45,9 +45,9 @@ static long N, d;
 void prepare(void)
 {
     const int hand = has_flag("--hand");
-    N = size("-N", 1, 1), d = size("-d", 2, 2);
-    O_old = room(N * d, sizeof *O_old), lse_old = room(N, sizeof *lse_old);
-    O_block = room(N * d, sizeof *O_block), lse_block = room(N, sizeof *lse_block);
+    N = case_size("-N", 1, 1), d = case_size("-d", 2, 2);
+    O_old = case_memory(N * d, sizeof *O_old), lse_old = case_memory(N, sizeof *lse_old);
+    O_block = case_memory(N * d, sizeof *O_block), lse_block = case_memory(N, sizeof *lse_block);
     block_m = input("m", N), block_l = input("l", N), block_a = input("a", N * d);
     O = output("O", N, d, "row", "channel"), lse = output("lse", N, 1, "row", "");
     fill_normal(O_old, N * d, 1), fill_normal(O_block, N * d, 2);

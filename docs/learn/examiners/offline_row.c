@@ -50,7 +50,7 @@ static float low, high, dropout;
 
 void prepare(void)
 {
-    N = size("-N", 4, 4), d = size("-d", 2, 2);
+    N = case_size("-N", 4, 4), d = case_size("-d", 2, 2);
     left = number("--left", N), right = number("--right", N);
     position = number("--position", has_flag("--hand") ? 3 : N / 2);
     low = (float)number("--low", 0) / 100, high = (float)number("--high", 100) / 100;
@@ -59,7 +59,7 @@ void prepare(void)
     end = position + right + 1 < N ? position + right + 1 : N;
     q = normal_input("q", d, 1, hand_Q + 6), K = normal_input("K", N * d, 2, hand_K);
     V = normal_input("V", N * d, 3, hand_V);
-    keep = room(N, 1);
+    keep = case_memory(N, 1);
     O = output("O", d, 1, "channel", ""), lse = output("lse", 1, 1, "", "");
     for (long j = 0; j < N; j++)
         keep[j] = dropout == 0 || j % 3 != 1;
@@ -82,10 +82,7 @@ const Mistake *diagnose(void)
 
 static double score(long j)
 {
-    double sum = 0;
-    for (long x = 0; x < d; x++)
-        sum += (double)q[x] * K[j * d + x];
-    return sum / sqrt((double)d);
+    return dot_in_double(q, K + j * d, d) / sqrt((double)d);
 }
 
 static double lse_of(int mistake, long stop)

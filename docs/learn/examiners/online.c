@@ -59,7 +59,7 @@ float exp_counted(float value)
 void prepare(void)
 {
     long j;
-    n = size("-N", 1, 4);
+    n = case_size("-N", 1, 4);
     x = normal_input("x", n, 7, hand_s);
     m = output("m", 1, 1, "row", "");
     l = output("l", 1, 1, "row", "");

@@ -155,9 +155,7 @@ static int head_sees(int mistake, long i, long j)
 /* A key behind the last one is padding, with the score 0. */
 static double score(int mistake, long i, long j)
 {
-    double sum = 0;
-    for (long x = 0; x < d && j < Nk; x++)
-        sum += (double)Q[i * d + x] * K[j * d + x];
+    const double sum = j < Nk ? dot_in_double(Q + i * d, K + j * d, d) : 0;
     return mistake == NO_SCALE ? sum : sum / sqrt((double)d);
 }
 

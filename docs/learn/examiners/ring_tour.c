@@ -55,17 +55,9 @@ static Output *out[3]; /* dQ, dK, dV */
 static long G, n, d, key_hops, sum_hops;
 static int causal;
 
-static double dot(const float *a, const float *b)
-{
-    double sum = 0;
-    for (long x = 0; x < d; x++)
-        sum += (double)a[x] * b[x];
-    return sum;
-}
-
 static double score(long i, long j)
 {
-    return dot(Q + i * d, K + j * d) / sqrt((double)d);
+    return dot_in_double(Q + i * d, K + j * d, d) / sqrt((double)d);
 }
 
 /* lse and delta of the whole sequence, as the forward pass leaves them. */
@@ -78,17 +70,17 @@ static void forward(void)
             sum += !causal || j <= i ? exp(score(i, j)) : 0;
         lse[i] = log(sum);
         for (long j = 0; j < G * n && (!causal || j <= i); j++)
-            delta[i] += exp(score(i, j) - lse[i]) * dot(dO + i * d, V + j * d);
+            delta[i] += exp(score(i, j) - lse[i]) * dot_in_double(dO + i * d, V + j * d, d);
     }
 }
 
 void prepare(void)
 {
-    G = size("-G", 2, 4), n = size("-n", 2, 1), d = size("-d", 2, 2);
+    G = case_size("-G", 2, 4), n = case_size("-n", 2, 1), d = case_size("-d", 2, 2);
     causal = has_flag("--causal");
     Q = normal_input("Q", G * n * d, 1, hand_Q), K = normal_input("K", G * n * d, 2, hand_K);
     V = normal_input("V", G * n * d, 3, hand_V), dO = normal_input("dO", G * n * d, 4, hand_dO);
-    lse = room(G * n, sizeof *lse), delta = room(G * n, sizeof *delta);
+    lse = case_memory(G * n, sizeof *lse), delta = case_memory(G * n, sizeof *delta);
     for (int k = 0; k < 3; k++)
         out[k] = output(k == 0 ? "dQ" : k == 1 ? "dK" : "dV", G * n, d, "token", "channel");
     forward();
@@ -98,7 +90,7 @@ void prepare(void)
 static void add_tokens(double *dQ, double *dK, double *dV, long i, long j, long named)
 {
     const double p = !causal || named <= i ? exp(score(i, j) - lse[i]) : 0;
-    const double dS = p * (dot(dO + i * d, V + j * d) - delta[i]) / sqrt((double)d);
+    const double dS = p * (dot_in_double(dO + i * d, V + j * d, d) - delta[i]) / sqrt((double)d);
     for (long x = 0; x < d; x++) {
         dQ[x] += dS * K[j * d + x];
         dK[x] += dS * Q[i * d + x];
@@ -144,9 +136,9 @@ void pass_sums(RingTour *tour, int way)
 static RingTour start(void)
 {
     const long count = G * n * d;
-    RingTour tour = {.dQ = room(count, sizeof(double)),
-                     .dK = room(count, sizeof(double)),
-                     .dV = room(count, sizeof(double))};
+    RingTour tour = {.dQ = case_memory(count, sizeof(double)),
+                     .dK = case_memory(count, sizeof(double)),
+                     .dV = case_memory(count, sizeof(double))};
     for (long r = 0; r < G; r++)
         tour.keys[r] = tour.sums[r] = (int)((r + 1) % G);
     return tour;

@@ -76,14 +76,15 @@ void pass_on(RingWorld *world)
 
 void prepare(void)
 {
-    G = number("-G", 2), n = size("-n", 2, 2), d = size("-d", 2, 2);
+    G = number("-G", 2), n = case_size("-n", 2, 2), d = case_size("-d", 2, 2);
     causal = has_flag("--causal");
     Q = normal_input("Q", G * n * d, 1, hand_Q), K = normal_input("K", G * n * d, 2, hand_K);
     V = normal_input("V", G * n * d, 3, hand_V);
     O = output("O", G * n, d, "token", "channel"), lse = output("lse", G * n, 1, "token", "");
     O->tolerance = move_scores(Q, G * n, K, G * n, d);
-    players = room(G, sizeof *players), last = room(n * d, sizeof *last);
-    here[0] = room(G * n * d, sizeof *here[0]), here[1] = room(G * n * d, sizeof *here[1]);
+    players = case_memory(G, sizeof *players), last = case_memory(n * d, sizeof *last);
+    here[0] = case_memory(G * n * d, sizeof *here[0]),
+    here[1] = case_memory(G * n * d, sizeof *here[1]);
     memcpy(here[0], K, sizeof(float) * (size_t)(G * n * d));
     memcpy(here[1], V, sizeof(float) * (size_t)(G * n * d));
     for (long r = 0; r < G; r++)
@@ -120,9 +121,7 @@ void call(void)
 
 static double score(int mistake, long i, long j)
 {
-    double sum = 0;
-    for (long x = 0; x < d; x++)
-        sum += (double)Q[i * d + x] * K[j * d + x];
+    const double sum = dot_in_double(Q + i * d, K + j * d, d);
     return mistake == NO_SCALE ? sum : sum / sqrt((double)d);
 }
 

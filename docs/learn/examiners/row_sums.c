@@ -44,7 +44,7 @@ static long N, d;
 
 void prepare(void)
 {
-    N = size("-N", 1, 4), d = size("-d", 2, 2);
+    N = case_size("-N", 1, 4), d = case_size("-d", 2, 2);
     a = normal_input("a", N * d, 1, hand_a), l = normal_input("l", N, 3, hand_l);
     dO = normal_input("dO", N * d, 2, hand_dO);
     delta = output("delta", N, 1, "query", "");

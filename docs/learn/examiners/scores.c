@@ -30,7 +30,7 @@ static long Nq, Nk, d;
 
 void prepare(void)
 {
-    Nq = size("-N", 1, 4), Nk = size("--keys", Nq, 4), d = size("-d", 1, 2);
+    Nq = case_size("-N", 1, 4), Nk = case_size("--keys", Nq, 4), d = case_size("-d", 1, 2);
     Q = normal_input("Q", Nq * d, 1, hand_Q), K = normal_input("K", Nk * d, 2, hand_K);
     S = output("S", Nq, Nk, "query", "key");
 }
@@ -66,7 +66,7 @@ const Mistake *diagnose(void)
     static const Mistake stride = {
         "row_length", "A row of S has Nk numbers, here each begins Nq behind the one before: S[i "
                       "* Nk + j]."};
-    float *written = room(Nq * Nk, sizeof *written);
+    float *written = case_memory(Nq * Nk, sizeof *written);
     long i, j, e;
     int same = Nq < Nk;
     for (e = 0; same && e < Nq * Nk; e++)

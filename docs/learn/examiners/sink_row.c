@@ -44,7 +44,7 @@ void prepare(void)
 {
     static const float by_hand[2] = {1.0f, 0.5f};
     long e;
-    n = size("-N", 1, 4), d = size("-d", 1, 2);
+    n = case_size("-N", 1, 4), d = case_size("-d", 1, 2);
     s = normal_input("s", n, 1, hand_s), V = normal_input("V", n * d, 2, hand_V);
     dO = normal_input("dO", d, 3, by_hand);
     O = output("O", 1, d, "row", "channel");

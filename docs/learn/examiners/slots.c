@@ -37,7 +37,7 @@ void prepare(void)
 
 void call(void)
 {
-    int *found = room(w + 1, sizeof *found);
+    int *found = case_memory(w + 1, sizeof *found);
     slot_positions((int)t, (int)w, found);
     for (long s = 0; s <= w; s++)
         position->found[s] = (float)found[s];

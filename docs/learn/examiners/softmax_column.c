@@ -38,12 +38,12 @@ static long n, ld, column;
 void prepare(void)
 {
     long j;
-    n = size("-N", 1, 4);
+    n = case_size("-N", 1, 4);
     ld = number("--ld", 1);
     column = ld / 2;
-    S = room(n, sizeof *S);
+    S = case_memory(n, sizeof *S);
     S_all = normal_input("S", n * ld, 4, NULL);
-    P_all = room(n * ld, sizeof *P_all);
+    P_all = case_memory(n * ld, sizeof *P_all);
     P = output("P", n, 1, "key", "");
     lse = output("lse", 1, 1, "row", "");
     fill_normal(S, n, 3);

@@ -38,8 +38,8 @@ void call(void)
 static void count_twice(long first, long last)
 {
     Head again = head;
-    double *O = head_O->expected, *O_again = room(head.Nq * head.d, sizeof *O_again);
-    double *lse = head_lse->expected, *lse_again = room(head.Nq, sizeof *lse_again);
+    double *O = head_O->expected, *O_again = case_memory(head.Nq * head.d, sizeof *O_again);
+    double *lse = head_lse->expected, *lse_again = case_memory(head.Nq, sizeof *lse_again);
     long i, x;
     again.K += first * head.d;
     again.V += first * head.d;

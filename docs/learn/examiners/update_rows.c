@@ -55,7 +55,7 @@ void prepare(void)
 
 void call(void)
 {
-    float *S = room(N * tile, sizeof *S);
+    float *S = case_memory(N * tile, sizeof *S);
     long j, r, c, x;
     for (r = 0; r < N; r++) {
         m->found[r] = -INFINITY;

@@ -33,7 +33,7 @@ void prepare(void)
 
 void call(void)
 {
-    int *tokens = room(N, sizeof *tokens);
+    int *tokens = case_memory(N, sizeof *tokens);
     for (long r = 0; r < G; r++) {
         const int count = take_zigzag((int)r, (int)G, (int)N, tokens);
         if (count < 0 || count > N)
