@@ -353,9 +353,13 @@ static double wrong_lse(const Row *r, double *growth)
 /* Row j of V, if the head's values lay as [d][Nk]. */
 static const double *transposed(const HintCase *c, int64_t b, int64_t h, int64_t j, double *to)
 {
-    for (int64_t x = 0; x < c->n.d; x++) {
-        const int64_t at = x * c->n.Nk + j;
-        to[x] = c->V[hint_v_row(c, FEED_RIGHT, b, h, at / c->n.d) * c->n.d + at % c->n.d];
+    const int64_t d = c->n.d, rows = c->n.Nk / d, rest = c->n.Nk % d; /* from x to x + 1 */
+    const double *v = c->V + hint_v_row(c, FEED_RIGHT, b, h, 0) * d;
+    int64_t row = j / d, column = j % d;
+    for (int64_t x = 0; x < d; x++) {
+        to[x] = v[row * c->n.Hkv * d + column];
+        row += rows + (column + rest >= d);
+        column += column + rest >= d ? rest - d : rest;
     }
     return to;
 }
