@@ -251,6 +251,11 @@ int64_t hint_v_row(const HintCase *c, int feed, int64_t b, int64_t h, int64_t j)
     return kv_row(c, feed, feed == FEED_BATCH_V || feed == FEED_BATCH_KV ? 0 : b, h, j);
 }
 
+int64_t hint_row_step(const HintCase *c, int feed)
+{
+    return feed == FEED_LAYOUT ? 1 : c->n.Hkv;
+}
+
 /* --- which pair is visible ---------------------------------------------------------------------*/
 
 static int64_t smaller(int64_t a, int64_t b)

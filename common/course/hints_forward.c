@@ -33,7 +33,8 @@ static void fill_scores(Row *r)
     HintCase *c = r->c;
     const HintBug *bug = r->bug;
     const double *q = hint_q(c, bug->feed, r->b, r->h, r->i);
-    const int64_t T = r->tile.T, d = c->n.d;
+    const int64_t T = r->tile.T, d = c->n.d, step = hint_row_step(c, bug->feed) * d;
+    const double *k = hint_keys(c, bug->feed) + hint_k_row(c, bug->feed, r->b, r->h, 0) * d;
     r->keys = bug->see == SEE_PADDING ? (c->n.Nk + T - 1) / T * T : c->n.Nk;
     r->seen = 0;
     r->m = -INFINITY;
@@ -42,8 +43,7 @@ static void fill_scores(Row *r)
         int visible = hint_see(c, bug, r->tile, r->i, j);
         double qk = 0.0;
         if (j < c->n.Nk && (visible || bug->score == SCORE_CAP_AFTER_MASK))
-            qk = hint_dot(q, hint_keys(c, bug->feed) + hint_k_row(c, bug->feed, r->b, r->h, j) * d,
-                          d);
+            qk = hint_dot(q, k + j * step, d);
         if (visible || bug->score != SCORE_CAP_AFTER_MASK || hint_tile_visited(c, r->tile, r->i, j))
             c->s[j] = hint_score(c, bug, qk, &visible);
         c->see[j] = (uint8_t)visible;
@@ -380,6 +380,8 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
                       int64_t i, double *out)
 {
     const int64_t d = c->n.d;
+    const int64_t step = hint_row_step(c, bug->feed) * d;
+    const double *values;
     double *O = out, *O_tolerance = out + d + 1, accept_all, growth, relative, reach;
     Row r = {.c = c, .bug = bug, .tile = tile, .b = b, .h = h, .i = i + bug->shift};
     if (r.i < 0 || r.i >= c->n.Nq) { /* what a shift finds there is anybody's guess */
@@ -396,9 +398,9 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
     if (c->clips || c->drops) /* a clipped weight is a difference: its rounding is that of P */
         for (int64_t j = 0; j < c->n.Nk; j++)
             c->keep[j] = c->see[j] ? c->gain * c->kept * exp(c->s[j] - r.lse) : 0.0;
+    values = (bug->feed == FEED_K_FOR_V ? c->K : c->V) + hint_v_row(c, bug->feed, b, h, 0) * d;
     for (int64_t j = 0; j < c->n.Nk; j++) {
-        const int64_t row = hint_v_row(c, bug->feed, b, h, j);
-        const double *v = (bug->feed == FEED_K_FOR_V ? c->K : c->V) + row * d;
+        const double *v = values + j * step;
         double turned[1024];
         const double w = c->w[j], size = fabs(w) + (c->clips || c->drops ? c->keep[j] : 0.0);
         if (bug->feed == FEED_V_TRANSPOSED && size != 0.0)

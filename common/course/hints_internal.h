@@ -278,6 +278,7 @@ const double *hint_q(const HintCase *c, int feed, int64_t b, int64_t h, int64_t 
 const double *hint_keys(const HintCase *c, int feed); /* of the rows that hint_k_row numbers */
 int64_t hint_k_row(const HintCase *c, int feed, int64_t b, int64_t h, int64_t j);
 int64_t hint_v_row(const HintCase *c, int feed, int64_t b, int64_t h, int64_t j);
+int64_t hint_row_step(const HintCase *c, int feed); /* from key j to key j + 1 */
 double hint_dot(const double *a, const double *b, int64_t d);
 
 /* The last tile of tile.T keys that the tile.Tq queries around i see a part of, -1 = none. */

@@ -40,8 +40,8 @@ COMMON = HERE.parents[1] / "common"
 RIGHT = HERE / "submissions" / "right.c"
 VISIBILITIES = ("hidden", "after_due_date", "after_published", "visible")
 
-# contract: cases, mistakes (name, text in right.c, what stands there instead; those of the first two
-# contracts are in test_hints.py)
+# contract: cases, mistakes (name, text in right.c, what stands there instead; those of softmax_rows
+# and softmax_merge are in test_hints.py)
 CONTRACTS = {
     "softmax_merge": (["--rows 333 --cols 40", "--rows 1 --cols 3",
                        "--rows 1001 --cols 7 --dist large"], []),

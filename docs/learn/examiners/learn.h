@@ -22,8 +22,8 @@
  * - dot_in_double: of two rows of d floats.
  * - fill_normal: random numbers. normal_input: an input of them; with --hand, what stands in a
  *   lesson. hand_Q, hand_K, hand_V: its four tokens; hand_s: the scores of query 3.
- * - move_scores: with --large or --below, Q and K of large scores, or of scores far below 0. Returns
- *   the tolerance of O.
+ * - move_scores: with --large or --below, Q and K of large scores, or of scores far below 0.
+ *   Returns the tolerance of O.
  * - case_size: a size of the case; with --hand, that of the lesson.
  * - case_memory: zeroed memory, never NULL.
  * - refuse: the case ends here, with a code and a sentence.
