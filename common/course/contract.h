@@ -30,10 +30,6 @@
 #include "harness/bench/run.h"
 #include "harness/check/check.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { TWIST_NONE, TWIST_SLIDING, TWIST_MEAN, TWIST_GROUPS }; /* softmax_twist.h */
 
 /* What a handout asks for beyond attention; no value: 0, sequences and windows: -1. */
@@ -106,7 +102,7 @@ typedef struct JudgeRun {
     int64_t messages, sent_bytes; /* ring_method */
     double sectors, banks; /* flash_cuda: traffic that is necessary over that found, 0 to 1 */
     const char *code;      /* ring_method: what went wrong; NULL: it has no name */
-    char trace[320];       /* the first state that is wrong (judge_trace.h), or "" */
+    char trace[320];       /* the first state that is wrong (judge.h), or "" */
     void *trace_memory;    /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
 } JudgeRun;
 
@@ -180,7 +176,4 @@ const char *ring_hint_code(int n, const char **sentence);
 void judge_floats(CheckArray *a, const char *name, const float *found, const double *expected,
                   const double *bound, int64_t rows, int64_t width);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

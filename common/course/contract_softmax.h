@@ -12,10 +12,6 @@
 #include "course/contract.h"
 #include "course/hints.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Softmax {
     int64_t rows, cols;          /* merge: pairs, and scores of a half at most */
     float *in[4];                /* S, or m_a l_a m_b l_b */
@@ -27,7 +23,4 @@ void softmax_hints_find(HintVerdict *v, const JudgeCase *cases, const JudgeRun *
 /* Code number n of these mistakes, NULL behind the last. */
 const char *softmax_hint_code(int n, const char **sentence);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -26,10 +26,6 @@
 
 #include "harness/check/check.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define HINT_WORK ((int64_t)1 << 27)
 
 typedef struct HintCase HintCase;
@@ -75,7 +71,4 @@ void hint_array(HintSymptom *s, const HintVerdict *v, const HintRun *run, int wh
 /* Code number n of the mistakes, NULL behind the last; a code may come more than once. */
 const char *hint_code(int n, const char **sentence);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -3,9 +3,9 @@
  * judge_hints.c: hints for attn_judge. softmax_rows and softmax_merge have counterfactuals of their
  * own (hints_softmax.c). Those of attention (hints.c) are asked only if no twist hides pairs by a
  * mask of its own: the submission never saw that mask, so what it did with a mask is no question.
- * See judge_hints.h.
+ * See judge.h.
  */
-#include "course/judge_hints.h"
+#include "course/judge.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -43,8 +43,7 @@
 #include <unistd.h>
 
 #include "course/contract_softmax.h"
-#include "course/judge_hints.h"
-#include "course/judge_trace.h"
+#include "course/judge.h"
 
 enum { PERF_ROUNDS = 5, SGEMM_SIZE = 512, MAX_WORDS = 128 };
 enum { MOST_TRACED = 3 }; /* cases of a submission that are run again for their states */

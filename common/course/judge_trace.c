@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * judge_trace.c: see judge_trace.h. The keys of a row are gone through once, in float64, and at the
+ * judge_trace.c: see judge.h. The keys of a row are gone through once, in float64, and at the
  * end of each tile that was recorded the state is compared.
  *
  * A state may be off by twice what the bounds of oracle.h allow for it (u = 2^-24, c = 4 or 16; n
@@ -11,10 +11,10 @@
  * A record may hold anything. It is read only if it is complete, names a tile and has the tiles of
  * the first one, so that all together cost one forward pass at most.
  *
- * Interface: trace_case (judge_trace.h).
+ * Interface: trace_case (judge.h).
  */
-#include "course/judge_trace.h"
 #include "attn_pairs.h"
+#include "course/judge.h"
 
 #include <inttypes.h>
 #include <math.h>

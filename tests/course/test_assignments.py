@@ -141,8 +141,8 @@ MISTAKES = {
 SEES = "attn_sees(a, i + r, j + c)"
 ORDINARY = {
     2: [([("scale = 1.0f / sqrtf((float)d)", "scale = 1.0f")], "simple", "no_scale"),
-        ([("causal && j + c > i + r", "causal && j + c > N"), ("(causal ? i + t.rows : N)", "N")], "simple",
-         "no_mask"),
+        ([("causal && j + c > i + r", "causal && j + c > N"),
+          ("(causal ? i + t.rows : N)", "N")], "simple", "no_mask"),
         ([(SEES, "((a->rule.left < 0 || j + c >= i + r - a->rule.left) && "
                  "(a->rule.right < 0 || j + c <= i + r + a->rule.right))")],
          "public", "other_corner"),
