@@ -216,8 +216,7 @@ def compile_one(name, build, folder, sandbox):
     if run.returncode not in (0, 1):
         return Compiled(None, "", run.stderr.strip().removeprefix("attn_jail: ") or
                         f"attn_jail ended with {run.returncode}", True)
-    said = "\n".join(line for line in run.stdout.split("\n") if not line.startswith("command:"))
-    said = plain(fixed_words((run.stderr + said).strip(), folder))
+    said = plain(fixed_words((run.stderr + run.stdout).strip(), folder))
     text = error = ""
     free = shutil.disk_usage(folder).free
     if run.returncode == 0:

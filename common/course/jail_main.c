@@ -19,8 +19,8 @@
  *
  * A .cu file is compiled by DIR/simt/compile.py, which the caller puts there, for a model of a GPU.
  *
- * stdout: the command, then what the compiler says. Exit status 0 compiled, 1 it does not compile
- * or is refused, 2 bad usage, 3 this machine cannot.
+ * stdout: what the compiler says. Exit status 0 compiled, 1 it does not compile or is refused, 2 bad
+ * usage, 3 this machine cannot.
  *
  * Interface: none.
  */
@@ -121,22 +121,6 @@ static int name_is_plain(const char *name)
         if ((unsigned char)*c < 32 || *c == 127)
             return 0;
     return name[0] != '-' && name[0] != '@' && name[0] != '.';
-}
-
-/* A word as a shell would have to be given it. */
-static void print_quoted(const char *word)
-{
-    if (!strpbrk(word, " '\"\\()&;<>|$`*?[]#~!{}")) {
-        printf(" %s", word);
-        return;
-    }
-    fputs(" '", stdout);
-    for (; *word; word++)
-        if (*word == '\'')
-            fputs("'\\''", stdout);
-        else
-            putchar(*word);
-    putchar('\'');
 }
 
 /* One of the submission's or of a folder of headers. */
@@ -374,11 +358,6 @@ static int run_compiler(const Jail *j)
     pid_t pid;
     if (make_command(j, command, sizeof command / sizeof *command) != 0)
         return say(USAGE, "the command has more than %d words", 4 * WORDS);
-    fputs("command:", stdout);
-    for (int i = 0; command[i]; i++)
-        print_quoted(command[i]);
-    putchar('\n');
-    fflush(stdout);
     if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
         return say(BROKEN, "found no pipe or process (%s)", strerror(errno));
     if (pid == 0)

@@ -277,12 +277,12 @@ def check_without_landlock(tap, court, known, attacks):
 
 # file name, its text, exit status, what must be said
 SOURCES = [
-    ("fine.c", "int f(void) { return 1; }\n", 0, r"^command: cc .*fine\.c"),
+    ("fine.c", "int f(void) { return 1; }\n", 0, r"^$"),
     ("key.c", '__asm__(".incbin \\"{}/teacher.key\\"");\n', 1, r"teacher\.key"),
     ("solution.c", '#include "{}/attacks.so"\n', 1, r"Permission denied"),
     ("environment.c", '#include "/proc/self/environ"\n', 1, r"Permission denied"),
     ("passwords.c", '__asm__(".incbin \\"/etc/passwd\\"");\n', 1, r"passwd"),
-    ("large.c", "char large[3000000000] = {1};\n", 1, r"^command"),
+    ("large.c", "char large[3000000000] = {1};\n", 1, r"\S"),
     ("itself.c", '#include "itself.c"\n', 1, r"include nested depth"),
     ("-fplugin=x.c", "int x;\n", 1, r"with - @ or \. in front"),
     ("Makefile", "all:\n\ttouch written\n", 1, r"is no \.c or \.cu file"),
@@ -323,11 +323,16 @@ def check_jail(tap, court):
         os.remove(os.path.join(tree, "key.txt"))
         with open(os.path.join(tree, "other.c"), "w", encoding="utf-8") as f:
             f.write('#include <math.h>\n#include <omp.h>\n#include "tensor.h"\n'
-                    "float g(float x) { return sinf(x) + (float)omp_get_num_threads(); }\n")
+                    "static int h;\n#ifdef _OPENMP\nint f(void);\n"
+                    "float g(float x) { return sinf(x) + (float)(omp_get_num_threads() + f()); }\n"
+                    "#endif\n")
         got, said = jail(tree, "--include", os.path.join(court.folder, "include"), "--flag",
                          "-fopenmp", "--flag", "-Wall")
-        tap.ok(got == 0 and "-Wall" in said and "fine.c other.c" in said,
-               f"{who}: a folder of two files with the headers of the course", f"{got}\n{said}")
+        made = subprocess.run(["nm", *pathlib.Path(folder).glob("*/submission.so")],
+                              capture_output=True, text=True).stdout
+        tap.ok(got == 0 and "'h' defined but not used" in said and
+               re.search(r"T f\n.*T g\n", made, re.S),
+               f"{who}: a folder of two files with the headers of the course", f"{got}\n{said}{made}")
 
 
 THIEF = os.path.join(os.path.dirname(os.path.dirname(HERE)), "stages", "so", "thief.c")
