@@ -128,11 +128,17 @@ def judge_orders(tap, build):
             (good + "workers\t99999999999\n", "workers: found '9"),
             (good + "total\tnan\n", "total: found 'nan'"), (good + "perf\t\n", "perf: found ''"),
             (good + "threads\t2\t0\n", "threads: found '0'"), ("case\t2\n", "no contract"),
-            (good + "mode\toff\0x\n", "zero byte")):
+            (good + "mode\toff\0x\n", "zero byte"),
+            (good.replace("-N\t3", "-N\t20000\t-d\t64"), "more than 10^10 pair-channels"),
+            # a reference that takes seconds, and is not made for --check
+            (good.replace("-N\t3", "-N\t12400\t-d\t64"), "")):
+        before = os.times()
         done = subprocess.run([os.path.join(build, "common/course/attn_judge"), "--check"],
                               input=orders, capture_output=True, text=True)
         tap.ok(done.returncode == (2 if said else 0) and said in done.stderr and
-               done.stderr.count("\n") == bool(said), f"orders: {said or 'good'}", done.stderr)
+               done.stderr.count("\n") == bool(said) and
+               os.times().children_user - before.children_user < 1, f"orders: {said or 'good'}",
+               done.stderr)
 
 
 def judge_right_solutions(tap, build, tool):
