@@ -124,9 +124,25 @@ def graded(build, sandbox, *arguments):
     return [json.loads(line) for line in out.split("\n")[:-1]] if status == 0 else [], err
 
 
-def write_suite(path, contract, cases):
-    path.write_text(f"contract={contract} time=5 memory=256\n" +
+def write_suite(path, contract, cases, time=5):
+    path.write_text(f"contract={contract} time={time} memory=256\n" +
                     "".join(f"points=1 : {case}\n" for case in cases), encoding="utf-8")
+    return path
+
+
+def fake_build(build, fake, *without):
+    """A build folder of links, without some programs, whose places are in the course's folder."""
+    course = fake / "common" / "course"
+    course.mkdir(parents=True)
+    (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
+    for name in {"attn_jail", "attn_judge", "attn_runner"} - set(without):
+        (course / name).symlink_to(build.resolve() / "common/course" / name)
+    return course
+
+
+def executable(path, text):
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
     return path
 
 
@@ -194,8 +210,7 @@ def check_ring(tap, build, sandbox, folder):
     tap.ok(found == ["right"] * 5 + ["refused"] and
            "neighbours" in results[0]["tests"][5]["message"],
            "ring: a right method that is no ring, both passes", results[0])
-    deeds = folder / "deeds.suite"
-    deeds.write_text("contract=ring_method time=4\n: --ranks 3 -N 67 -d 8\n", encoding="utf-8")
+    deeds = write_suite(folder / "deeds.suite", "ring_method", ["--ranks 3 -N 67 -d 8"], 4)
     files = []
     for number, (_, deed, _, _) in enumerate(RING_DEEDS):
         path = folder / f"ring{number}.c"
@@ -228,10 +243,8 @@ def check_ring(tap, build, sandbox, folder):
 
 def check_slow_ring(tap, build, sandbox, folder):
     """A rank may wait as long as the case has time, to parts of a second."""
-    suite = folder / "slow.suite"
-    suite.write_text("contract=ring_method time=2\n: --ranks 2 -N 7 -d 2\n"
-                     ": --ranks 2 -N 9 -d 2\n",
-                     encoding="utf-8")
+    suite = write_suite(folder / "slow.suite", "ring_method",
+                        ["--ranks 2 -N 7 -d 2", "--ranks 2 -N 9 -d 2"], 2)
     source = (HERE / "submissions" / "ring_all_to_all.c").read_text(encoding="utf-8")
     start = "int ring_method_variant(const RingPart *p)\n{\n"
     (folder / "slow.c").write_text("#include <unistd.h>\n" + source.replace(
@@ -243,8 +256,7 @@ def check_slow_ring(tap, build, sandbox, folder):
 
 def check_busy(tap, build, sandbox, folder):
     """A limit of time is the submission's own: others on its processor cannot use it up."""
-    suite = folder / "busy.suite"
-    suite.write_text("contract=flash_simple time=0.6 memory=256\n : -N 3 -d 2\n", encoding="utf-8")
+    suite = write_suite(folder / "busy.suite", "flash_simple", ["-N 3 -d 2"], 0.6)
     right = RIGHT.read_text(encoding="utf-8")
     at = right.index("{", right.index("int flash_simple_variant(")) + 1
     (folder / "busy.c").write_text("#include <time.h>\n" + right[:at] +
@@ -272,9 +284,7 @@ def check_hog(tap, build, sandbox, folder):
     if len(os.sched_getaffinity(0)) < 2:
         tap.skip("a submission of many threads beside another", "one processor")
         return
-    suite = folder / "hog.suite"
-    suite.write_text("contract=flash_simple time=1 memory=256\n : -N 850 -d 64\n",
-                     encoding="utf-8")
+    suite = write_suite(folder / "hog.suite", "flash_simple", ["-N 850 -d 64"], 1)
     (folder / "hog.c").write_text(
         "#include <pthread.h>\n" + HEAD + "static void *spin(void *nothing)\n{\n    for (volatile "
         "unsigned n = 0;; n++)\n        ;\n    return nothing;\n}\n" + SIGNATURE +
@@ -740,15 +750,10 @@ def check_output(tap, build, sandbox, folder):
 def check_machine(tap, build, sandbox, folder):
     """What this machine cannot compile is skipped, and the others are graded."""
     fake = folder / "fake"
-    (fake / "common/course").mkdir(parents=True)
-    (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
-    for name in ("attn_judge", "attn_runner"):
-        (fake / "common/course" / name).symlink_to(build.resolve() / "common/course" / name)
-    jail = fake / "common/course/attn_jail"
-    jail.write_text('#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No space '
-                    f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/course/'
-                    'attn_jail "$@"\n', encoding="utf-8")
-    jail.chmod(0o755)
+    jail = executable(fake_build(build, fake, "attn_jail") / "attn_jail",
+                      '#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No space '
+                      f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/course/'
+                      'attn_jail "$@"\n')
     suite = write_suite(folder / "machine.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
     again = folder / "again.c"
     again.write_bytes(RIGHT.read_bytes())
@@ -809,14 +814,9 @@ sys.exit(run.returncode)
 def check_judge(tap, build, sandbox, folder):
     """A judge that breaks over one submission: its cases are skipped, all others have points."""
     fake = folder / "broken"
-    (fake / "common/course").mkdir(parents=True)
-    (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
-    for name in ("attn_jail", "attn_runner"):
-        (fake / "common/course" / name).symlink_to(build.resolve() / "common/course" / name)
-    (fake / "common/course/real_judge").symlink_to(build.resolve() / "common/course/attn_judge")
-    program = fake / "common/course/attn_judge"
-    program.write_text(JUDGE, encoding="utf-8")
-    program.chmod(0o755)
+    course = fake_build(build, fake, "attn_judge")
+    (course / "real_judge").symlink_to(build.resolve() / "common/course/attn_judge")
+    executable(course / "attn_judge", JUDGE)
     suite = write_suite(folder / "judge.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
     suite.write_text(suite.read_text(encoding="utf-8") +
                      "points=1 perf=0.001 of=sgemm : -N 256 -d 64\n", encoding="utf-8")
@@ -828,7 +828,7 @@ def check_judge(tap, build, sandbox, folder):
                                  ("nested", [1, 1], ""),
                                  ("killed", [], "attn_judge ended with -9"),
                                  ("worker", [], "a worker ended")):
-        (fake / "common/course/what").write_text(what, encoding="utf-8")
+        (course / "what").write_text(what, encoding="utf-8")
         to = folder / f"judged {what}"
         status, out, err = grade(fake, sandbox, suite, *files, "--jobs", "1", "--format", "json",
                                  "--out", to)
@@ -979,9 +979,7 @@ def check_peer(tap, build, _, folder):
     runs."""
     place = folder / "peer"
     place.mkdir()
-    program = place / "measure"
-    program.write_text(PEER, encoding="utf-8")
-    program.chmod(0o755)
+    program = executable(place / "measure", PEER)
     suite = place / "speed.suite"
     suite.write_text("contract=flash_simple time=3\npoints=10 perf=0.02,0.05,0.1,0.25,0.5 "
                      "of=cublas name=speed : -N 3 -d 2\npoints=4 name=plain : -N 5 -d 2\n",

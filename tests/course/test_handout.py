@@ -37,6 +37,7 @@ import quiz
 import similarity
 import suite as suites
 import test_attention
+import test_grade
 from tap import Tap
 
 LENGTH = 12
@@ -403,18 +404,12 @@ def check_class(tap, build):
         tap.ok("notes.txt is no folder" in run.stderr, "a class: what is no folder is named",
                run.stderr)
         # the only change that was handed in cannot be compiled here: the other suites count
-        jail = scratch / "build/common/course/attn_jail"
-        jail.parent.mkdir(parents=True)
-        built = pathlib.Path(build).resolve()
-        (scratch / "build/common/attn_config.h").symlink_to(built / "common/attn_config.h")
-        for name in ("attn_judge", "attn_runner"):
-            jail.with_name(name).symlink_to(built / "common/course" / name)
-        jail.write_text(f"""#!/bin/sh
+        course = test_grade.fake_build(build, scratch / "build", "attn_jail")
+        test_grade.executable(course / "attn_jail", f"""#!/bin/sh
 for file; do :; done; echo "${{file##*/}}" >> {scratch}/compiled
 case "$*" in *mine_twist.c) echo "attn_jail: the disk is full" >&2; exit 3;; esac
-exec {built}/common/course/attn_jail "$@"
-""", encoding="utf-8")
-        jail.chmod(0o755)
+exec {build}/common/course/attn_jail "$@"
+""")
         shutil.copy(scratch / "ann/mine.c", scratch / "ann/mine_twist.c")
         run = graded("1", "ann", "bob", "--key", "key", "--format", "csv", "--build",
                      str(scratch / "build"))
