@@ -19,8 +19,8 @@
  *
  * A .cu file is compiled by DIR/simt/compile.py, which the caller puts there, for a model of a GPU.
  *
- * stdout: what the compiler says. Exit status 0 compiled, 1 it does not compile or is refused, 2 bad
- * usage, 3 this machine cannot.
+ * stdout: what the compiler says. Exit status 0 compiled, 1 it does not compile or is refused, 2
+ * bad usage, 3 this machine cannot.
  *
  * Interface: none.
  */

@@ -751,9 +751,9 @@ def check_machine(tap, build, sandbox, folder):
     """What this machine cannot compile is skipped, and the others are graded."""
     fake = folder / "fake"
     jail = executable(fake_build(build, fake, "attn_jail") / "attn_jail",
-                      '#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No space '
-                      f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/course/'
-                      'attn_jail "$@"\n')
+                      '#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No '
+                      'space left on device)" >&2; exit 3;; esac\n'
+                      f'exec {build.resolve()}/common/course/attn_jail "$@"\n')
     suite = write_suite(folder / "machine.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
     again = folder / "again.c"
     again.write_bytes(RIGHT.read_bytes())

@@ -332,7 +332,8 @@ def check_jail(tap, court):
                               capture_output=True, text=True).stdout
         tap.ok(got == 0 and "'h' defined but not used" in said and
                re.search(r"T f\n.*T g\n", made, re.S),
-               f"{who}: a folder of two files with the headers of the course", f"{got}\n{said}{made}")
+               f"{who}: a folder of two files with the headers of the course",
+               f"{got}\n{said}{made}")
 
 
 THIEF = os.path.join(os.path.dirname(os.path.dirname(HERE)), "stages", "so", "thief.c")
