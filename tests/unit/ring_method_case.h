@@ -81,13 +81,10 @@ static inline Case *method_case_new(const MethodCase *m, AttnDtype dtype)
 
 static inline RingSetup method_setup(RingMethod method, RingLayout layout, int ranks, int nodes)
 {
-    return (RingSetup){.method = method,
-                       .layout = layout,
-                       .ranks = ranks,
-                       .nodes = nodes,
-                       .deterministic = 1,
-                       .timeout_s = 20,
-                       .threads = 1};
+    RingSetup setup = sim_setup(ranks, layout);
+    setup.method = method;
+    setup.nodes = nodes;
+    return setup;
 }
 
 static inline int is_double(int method)

@@ -20,7 +20,7 @@
 
 enum { PIECE = 64, SEEDS = 4, HEADS = 4 }; /* PIECE: bytes */
 
-static inline const PlainRing *rooms(const RingRank *r)
+static inline const Rooms *rooms(const RingRank *r)
 {
     return r->method;
 }
@@ -46,11 +46,17 @@ static inline int play_forward(RingRank *r)
     return status;
 }
 
-/* Over two ranks of `tokens` each. What a backward pass makes of it nobody looks at. told: words of
- * the problem that there has to be, or NULL. */
+/* A plan with a backward pass, for its workspace. What it makes of the scene nobody looks at. */
+static inline int play_backward(RingRank *r)
+{
+    ring_backward_local(r);
+    return ring_status(r);
+}
+
+/* Over two ranks of `tokens` each. told: words of the problem that there has to be, or NULL. */
 static inline void play_with(int (*wanted)(RingRank *r), int tokens, const char *told)
 {
-    const RingMethodTable table = {plain_open, play_forward, plain_backward, plain_close};
+    const RingMethodTable table = {rooms_open, play_forward, play_backward, NULL};
     const AttnShape shape = {1, HEADS, HEADS, 2 * tokens, 2 * tokens, 8};
     scene = wanted;
     for (int seed = 0; seed < SEEDS; seed++) {

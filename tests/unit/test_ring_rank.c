@@ -6,9 +6,7 @@
  * - A shard's quarters, everybody's tokens and any cut of a shard see what positions and the full
  *   mask say: (O, lse) and gradients equal those of the block kernels on gathered tensors, bit for
  *   bit.
- * - One rank gives the bits of the block kernels on the whole problem.
  */
-#include "attention/backward/backward_library.h"
 #include "ring_sim_case.h"
 
 #include "alloc.h"
@@ -23,7 +21,7 @@
 /* cmocka's assertions belong to the main thread; a rank fails instead, and the run tells. */
 static void run_checks(int (*checks)(RingRank *r), Case *problem, RingSetup setup)
 {
-    const RingMethodTable table = {plain_open, checks, NULL, plain_close};
+    const RingMethodTable table = {.forward = checks};
     SimCase *c = sim_case(problem, &setup, &table);
     c->plan.backward = 0;
     if (sim_run(c) != 0)
@@ -266,47 +264,4 @@ TEST(test_blocks_see_what_they_should)
             whole_args = &problem->args;
             run_checks(check_blocks, problem, sim_setup(1 + n % 4, (RingLayout)layout));
         }
-}
-
-/* --- one rank ----------------------------------------------------------------------------------*/
-
-static float *zeros(int64_t count)
-{
-    float *p = calloc((size_t)count, sizeof *p);
-    assert_non_null(p);
-    return p;
-}
-
-TEST(test_one_rank_is_the_kernel)
-{
-    for (int n = 0; n < OPTION_COUNT; n++) {
-        const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
-        Case *ours = case_option(&options[n], (AttnDtype)(n % 3), 3, 1), *kernel;
-        const AttnShape *s = &ours->args.shape;
-        SimCase *c = sim_case(ours, &setup, &plain_ring);
-        const int64_t q = s->B * s->Nq * s->H * s->d, k = s->B * s->Nk * s->Hkv * s->d;
-        float *O_state = zeros(q), *delta = zeros(s->B * s->H * s->Nq);
-        const FlashSums sums = {zeros(q), zeros(k), zeros(k)};
-        AttnArgs args = ours->args;
-        kernel = case_new(*s, (AttnDtype)(n % 3), LAYOUT_BSHD, 1);
-        args.O = kernel->args.O, args.dQ = kernel->args.dQ;
-        args.dK = kernel->args.dK, args.dV = kernel->args.dV;
-        args.lse = kernel->args.lse;
-        assert_int_equal(0, sim_run(c));
-        flash_state_start(&args, O_state);
-        assert_int_equal(ATTN_OK, flash_block_cpu(&args, O_state));
-        flash_state_store(&args, O_state);
-        flash_backward_delta(&args, delta);
-        assert_int_equal(ATTN_OK, flash_backward_block_cpu(&args, delta, sums));
-        flash_sums_store(&args, sums);
-        sim_same_bits(&ours->args.O, &args.O);
-        sim_same_bits(&ours->args.dQ, &args.dQ);
-        sim_same_bits(&ours->args.dK, &args.dK);
-        sim_same_bits(&ours->args.dV, &args.dV);
-        assert_memory_equal(ours->args.lse, args.lse,
-                            sizeof(float) * (size_t)(s->B * s->H * s->Nq));
-        free(O_state), free(delta), free(sums.dQ), free(sums.dK), free(sums.dV);
-        case_free(kernel);
-        sim_case_free(c);
-    }
 }

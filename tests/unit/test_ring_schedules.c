@@ -33,7 +33,7 @@ enum { MEETS_TWICE = 9 };
 /* A second exchange, begun and waited for while the first one is under way. */
 static int meet_meanwhile(RingRank *r)
 {
-    PlainRing *ring = r->method;
+    Rooms *ring = r->method;
     RingExchange x = {0};
     if (r->rank ? ring_receive(r, &x, 0, RING_Q, ring->dK[0], 4)
                 : ring_send(r, &x, 1, RING_Q, r->Q, 4))
@@ -46,7 +46,7 @@ static int sin_now(RingRank *r, RingExchange *x, float *remote)
 {
     const size_t bytes = ring_kv_bytes(r, r->rank);
     const RingBlock q = ring_own_queries(r), k = ring_remote_keys(r, 1, r->V, remote);
-    PlainRing *ring = r->method;
+    Rooms *ring = r->method;
     RingExchange other = {0};
     switch (sin_number) {
     case 0:
@@ -60,9 +60,8 @@ static int sin_now(RingRank *r, RingExchange *x, float *remote)
     case 4:
         return ring_narrow(r, r->K, 1, ATTN_BF16);
     case 5:
-        ring->V[0] = NULL;
-        ring_free(r, remote, plain_room(r));
-        return r->failed ? -1 : 0;
+        ring_close_buffer(r, &(RingBuffer){remote, room_bytes(r)});
+        return ring_status(r);
     case 6:
         return ring_send(r, &other, 1, RING_Q, remote, 4) || ring_start(r, &other);
     case 7:
@@ -81,7 +80,7 @@ static int sin_now(RingRank *r, RingExchange *x, float *remote)
 static int sinful_forward(RingRank *r)
 {
     const size_t bytes = ring_kv_bytes(r, r->rank);
-    float *remote = ((PlainRing *)r->method)->V[0];
+    float *remote = ((Rooms *)r->method)->V[0];
     RingExchange x = {0};
     if (ring_step(r, 5) || ring_send(r, &x, 1 - r->rank, RING_K, r->K, bytes) ||
         ring_receive(r, &x, 1 - r->rank, r->rank ? RING_K : RING_V, remote, bytes))
@@ -96,31 +95,18 @@ static int sinful_forward(RingRank *r)
 
 TEST(test_memory_in_flight_is_not_touched)
 {
-    const RingMethodTable table = {plain_open, sinful_forward, NULL, plain_close};
+    const RingMethodTable table = {rooms_open, sinful_forward, NULL, NULL};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
         for (sin_number = 0; sin_number < (int)(sizeof sins / sizeof *sins); sin_number++)
             sim_run_table(&table, setup, sins[sin_number]);
 }
 
-/* The plain ring with one place for remote blocks instead of two: what is being sent is
- * overwritten, or what is received is used at once. The library does not see it. */
-static int single_buffer_forward(RingRank *r)
-{
-    PlainRing *ring = r->method;
-    void *K = ring->K[1], *V = ring->V[1];
-    int status;
-    ring->K[1] = ring->K[0], ring->V[1] = ring->V[0];
-    status = plain_forward(r);
-    ring->K[1] = K, ring->V[1] = V;
-    return status;
-}
-
 /* Overwrites what it sends, without asking, before the wait. */
 static int impatient_forward(RingRank *r)
 {
     const size_t bytes = ring_kv_bytes(r, r->rank);
-    PlainRing *ring = r->method;
+    Rooms *ring = r->method;
     RingExchange x = {0};
     float *out = ring->K[0], *in = ring->V[0];
     const RingBlock q = ring_own_queries(r);
@@ -149,7 +135,7 @@ static int copied(const SimCase *c)
 
 TEST(test_schedules_find_a_buffer_written_too_early)
 {
-    const RingMethodTable table = {plain_open, impatient_forward, NULL, plain_close};
+    const RingMethodTable table = {rooms_open, impatient_forward, NULL, NULL};
     const Option o = {"square", {1, 1, 1, 8, 8, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     int found = 0;
@@ -162,13 +148,6 @@ TEST(test_schedules_find_a_buffer_written_too_early)
         sim_case_free(c);
     }
     assert_true(found > 10);
-}
-
-TEST(test_one_buffer_is_not_enough)
-{
-    const RingMethodTable table = {plain_open, single_buffer_forward, NULL, plain_close};
-    RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
-    sim_run_table(&table, setup, "memory in flight: K");
 }
 
 /* --- schedules ---------------------------------------------------------------------------------*/
@@ -185,7 +164,7 @@ TEST(test_schedules_can_be_repeated)
         for (int again = 0; again < 2; again++) {
             SimCase *c;
             setup.schedule_seed = (uint64_t)seed;
-            c = sim_case(sim_causal(13), &setup, &plain_ring);
+            c = sim_case(sim_causal(13), &setup, NULL);
             assert_int_equal(0, sim_run(c));
             assert_true(again == 0 || c->report.schedule == first);
             assert_true(again == 1 || sim_right(c, "a schedule"));

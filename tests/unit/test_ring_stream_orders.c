@@ -93,7 +93,7 @@ SCENE_OF(free_behind_stream_1, free_and_use, 1)
 /* Both streams read zeros that both were asked to have. */
 static int zeros_for_both(RingRank *r)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     return zero_in(r, RING_BOTH_STREAMS, ring->K[0]) || copy_in(r, 0, ring->V[0], ring->K[0]) ||
                    copy_in(r, 1, ring->V[1], ring->K[0]) || expect(r, ring->V[0], 0) ||
                    expect(r, ring->V[1], 0)
@@ -104,7 +104,7 @@ static int zeros_for_both(RingRank *r)
 /* So many other zeros that the first ones have to be written, in stream 0; stream 1 reads them. */
 static int zeros_pushed_out(RingRank *r)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     if (zero_in(r, RING_BOTH_STREAMS, ring->K[0]))
         return -1;
     ring_stream(r, 0);
@@ -118,7 +118,7 @@ static int zeros_pushed_out(RingRank *r)
 static int zeros_below(RingRank *r)
 {
     static const char ones[PIECE] = {[0 ... PIECE - 1] = 1};
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     return zero_in(r, RING_BOTH_STREAMS, ring->V[0]) || expect(r, ring->V[0], 0) ||
                    zero_in(r, RING_BOTH_STREAMS, ring->K[0]) ||
                    r->backend->upload(r, ring->K[0], ones, PIECE) ||
@@ -134,7 +134,7 @@ static int zeros_below(RingRank *r)
 /* What was to be zeros, or is still written by a stream, is NaN afterwards: all bits are set. */
 static int poisoned_at_last(RingRank *r)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     if (zero_in(r, RING_BOTH_STREAMS, ring->K[0]) || r->backend->poison(r, ring->K[0], PIECE))
         return -1;
     for (int stream = 0; stream < RING_STREAMS; stream++) {
@@ -155,7 +155,7 @@ static int poisoned_at_last(RingRank *r)
 /* Of one quarter of the own keys, in a stream: to the rooms number `room`. Q stands for dO. */
 static int differentiate(RingRank *r, int stream, int quarter, int room)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     const RingBlock own = ring_own_keys(r),
                     keys = ring_block_quarter(r, &r->plan->k[r->rank], &own, quarter);
     RingBlock q = ring_own_queries(r);
@@ -170,7 +170,7 @@ static int differentiate(RingRank *r, int stream, int quarter, int room)
  * maps, for which the host has to wait. */
 static int zeros_never_written(RingRank *r)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     const size_t bytes = (size_t)ring_kv_count(r, r->nk / 2) * sizeof(float);
     if (differentiate(r, 0, 1, 1) || differentiate(r, 0, 0, 0) ||
         copy_in(r, RING_BOTH_STREAMS, ring->K[0], r->K) || copy_in(r, 1, ring->V[1], ring->dK[0]))
@@ -186,7 +186,7 @@ static int zeros_never_written(RingRank *r)
  * have it. */
 static int dQ_of_both(RingRank *r)
 {
-    const PlainRing *ring = rooms(r);
+    const Rooms *ring = rooms(r);
     const RingBlock q = ring_own_queries(r), k = ring_own_keys(r);
     if (differentiate(r, 0, 0, 0) || differentiate(r, 1, 1, 1))
         return -1;

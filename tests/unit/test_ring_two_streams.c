@@ -35,12 +35,12 @@ static const Play *on_stage;
 
 static float *room_of(const RingRank *r)
 {
-    return ((const PlainRing *)r->method)->K[0];
+    return ((const Rooms *)r->method)->K[0];
 }
 
 static int play_act(RingRank *r, const Act *a)
 {
-    const PlainRing *ring = r->method;
+    const Rooms *ring = r->method;
     float *const rooms[ROOMS] = {ring->K[0], ring->V[0], ring->V[1], r->K, r->V};
     float *to = rooms[a->to] + a->at, *from = rooms[a->from];
     const size_t size = (size_t)a->size;
@@ -65,14 +65,14 @@ static int receive(RingRank *r, int stream)
     if (ring_wait(r, &x))
         return -1;
     ring_stream(r, 1);
-    return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
+    return ring_add(r, ((const Rooms *)r->method)->V[0], room_of(r), 4);
 }
 
 /* Trailers of one exchange are freed before those of the next are made, often in the same place:
  * that is no memory of the method's. */
 static int verified_in_turns(RingRank *r, int unused)
 {
-    const PlainRing *ring = r->method;
+    const Rooms *ring = r->method;
     (void)unused;
     for (int turn = 0; turn < 40; turn++) {
         RingExchange x = {0};
@@ -159,7 +159,7 @@ static int play_forward(RingRank *r)
 
 TEST(test_streams_must_not_meet)
 {
-    const RingMethodTable table = {plain_open, play_forward, NULL, plain_close};
+    const RingMethodTable table = {rooms_open, play_forward, NULL, NULL};
     for (size_t n = 0; n < sizeof plays / sizeof *plays; n++) {
         RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
         on_stage = &plays[n];
@@ -172,7 +172,7 @@ TEST(test_streams_must_not_meet)
  * both add to the first one's. What is computed does not matter, so Q stands for dO. */
 static int differentiate_quarters(RingRank *r, int same)
 {
-    const PlainRing *ring = r->method;
+    const Rooms *ring = r->method;
     const RingBlock own = ring_own_keys(r);
     RingBlock q = ring_own_queries(r);
     q.b = r->Q;
@@ -200,8 +200,8 @@ static int together_forward(RingRank *r)
 
 TEST(test_two_streams_may_add_to_one_dQ)
 {
-    const RingMethodTable apart = {plain_open, apart_forward, NULL, plain_close};
-    const RingMethodTable together = {plain_open, together_forward, NULL, plain_close};
+    const RingMethodTable apart = {rooms_open, apart_forward, NULL, NULL};
+    const RingMethodTable together = {rooms_open, together_forward, NULL, NULL};
     sim_run_table(&apart, sim_setup(1, RING_CONTIGUOUS), NULL);
     sim_run_table(&together, sim_setup(1, RING_CONTIGUOUS),
                   "ring_differentiate in stream 1 writes memory that stream 0 writes");
