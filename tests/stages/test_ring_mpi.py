@@ -250,9 +250,10 @@ def check_signal(p, number, victim, sentence, front=()):
         run.kill()
         said = "a hang: " + run.communicate()[1]
     seconds = time.monotonic() - start
-    statuses = (1, -number) if victim is None else (3, 128 + number)
+    status = (3 if number == signal.SIGSTOP else 128 + number) if victim is not None else (
+        1 if number == signal.SIGTERM else -number)
     shown = [t for t in said.splitlines() if t.startswith("ring_burst: ")]
-    result = [(all(pids) and run.returncode in statuses, f"{name}: exit {statuses}",
+    result = [(all(pids) and run.returncode == status, f"{name}: exit {int(status)}",
                f"{pids} {run.returncode} {said}"),
               (seconds < 15, f"{name}: told in time", f"{seconds:.1f} s")]
     if sentence:

@@ -31,6 +31,14 @@ static pid_t child(void)
     return pid;
 }
 
+static pid_t stopped_child(void)
+{
+    const pid_t pid = child();
+    kill(pid, SIGSTOP);
+    waitpid(pid, NULL, WUNTRACED);
+    return pid;
+}
+
 static void end(pid_t pid)
 {
     kill(pid, SIGKILL);
@@ -108,12 +116,9 @@ TEST_BETWEEN(test_who_computes_is_to_blame, fresh, away)
 
 TEST_BETWEEN(test_a_stopped_process_is_to_blame, fresh, away)
 {
-    const pid_t stopped = child();
-    int status;
+    const pid_t stopped = stopped_child();
     circle();
     board->slot[1].pid = stopped;
-    kill(stopped, SIGSTOP);
-    waitpid(stopped, &status, WUNTRACED);
     expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
     at(2, RING_FORWARD, 2, HEART_SEND, RING_K, 3); /* and rank 3 waits for it: a circle of two */
     expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
@@ -144,13 +149,10 @@ TEST_BETWEEN(test_in_a_circle_who_is_furthest_behind, fresh, away)
 
 TEST_BETWEEN(test_who_is_missing_at_a_meeting, fresh, away)
 {
-    const pid_t stopped = child();
-    int status;
+    const pid_t stopped = stopped_child();
     for (int rank = 0; rank < G; rank++)
         at(rank, RING_SETUP, 0, HEART_MEET, 0, 0);
     board->slot[3].pid = stopped; /* it has come, and does not go on */
-    kill(stopped, SIGSTOP);
-    waitpid(stopped, &status, WUNTRACED);
     expect_blame(0, 3, "; rank 3 is stopped at set-up, waiting for all ranks");
     board->slot[3].pid = sleeper;
     end(stopped);
@@ -174,6 +176,9 @@ TEST_BETWEEN(test_the_cause_of_an_end, fresh, away)
     board->slot[1].pid = board->slot[2].pid = gone;
     heart_end(board, 1); /* as it should */
     end(gone);
+    expect_explanation("rank 2, forward step 2, waiting for K from rank 1: it ended without");
+    board->slot[1].state = HEART_ALIVE; /* both vanished, and rank 1 was heard of later */
+    board->slot[1].since = board->slot[2].since + 1;
     expect_explanation("rank 2, forward step 2, waiting for K from rank 1: it ended without");
     heart_stop(board, 0, 1); /* rank 2 vanished because mpirun killed it before it could note why */
     expect_explanation("rank 0, forward step 2, waiting for K from rank 3: it was told to end");

@@ -16,8 +16,6 @@
  *                          or a message was lost, or two ranks disagree about who sends what: look
  *                          where the work is furthest behind.
  *
- * Text is put together without the C library's printf, which must not run in a signal handler.
- *
  *     rank 3, forward step 5: waiting for K from rank 2: nothing came in 60 s; rank 1 is stopped at
  *     forward step 4, computing for 61.2 s
  *
@@ -33,6 +31,8 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "runtime/ring_world.h"
 
 #define READ(field)         __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
 #define WRITE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
@@ -158,13 +158,12 @@ void heart_end(HeartBoard *board, int rank)
  * sentence, not eight. */
 int heart_report(HeartBoard *board, const char *text)
 {
-    const size_t most = sizeof board->told - 1, n = strlen(text), at = strnlen(board->told, most);
+    const size_t at = strlen(board->told);
     int32_t none = 0;
     if (!__atomic_compare_exchange_n(&board->teller, &none, 1, 0, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE))
         return 0;
-    memcpy(board->told + at, text, n < most - at ? n : most - at);
-    board->told[n < most - at ? at + n : most] = '\0';
+    snprintf(board->told + at, sizeof board->told - at, "%s", text);
     WRITE(board->teller, 2);
     return 1;
 }
@@ -174,71 +173,23 @@ const char *heart_reported(const HeartBoard *board)
     return READ(board->teller) == 2 ? board->told : "";
 }
 
-/* --- text --------------------------------------------------------------------------------------*/
-
-typedef struct Text {
-    char *to;
-    size_t used, room;
-} Text;
-
-/* Cuts what does not fit, and always ends with a zero. */
-static void add(Text *t, const char *words)
-{
-    for (; *words && t->used + 1 < t->room; words++)
-        t->to[t->used++] = *words;
-    t->to[t->used] = '\0';
-}
-
-static void add_number(Text *t, int64_t n)
-{
-    char digits[24];
-    size_t at = sizeof digits - 1;
-    digits[at] = '\0';
-    do
-        digits[--at] = (char)('0' + n % 10);
-    while ((n /= 10) > 0);
-    add(t, digits + at);
-}
-
-static void add_rank(Text *t, int rank)
-{
-    add(t, "rank ");
-    add_number(t, rank);
-}
-
 /* "forward step 3, waiting for K from rank 1" */
-static void add_place(Text *t, HeartPlace p)
+static const char *place_words(HeartPlace p, char words[128])
 {
-    static const char *const passes[] = {"set-up", "forward", "backward"};
-    if (p.operation == HEART_IDLE) {
-        add(t, p.step == 0 ? "before its first step" : "between two runs");
-        return;
-    }
-    add(t, passes[p.pass < RING_PASSES ? p.pass : 0]);
-    if (p.pass != RING_SETUP) {
-        add(t, " step ");
-        add_number(t, p.step);
-    }
-    if (p.operation == HEART_COMPUTE)
-        add(t, ", computing");
-    if (p.operation == HEART_MEET)
-        add(t, ", waiting for all ranks");
-    if (p.operation == HEART_RECEIVE || p.operation == HEART_SEND) {
-        add(t, p.operation == HEART_RECEIVE ? ", waiting for " : ", sending ");
-        add(t, ring_tensor_name((RingTensor)p.tensor));
-        add(t, p.operation == HEART_RECEIVE ? " from " : " to ");
-        add_rank(t, p.peer);
-    }
-}
-
-static void add_seconds_since(Text *t, int64_t since)
-{
-    const int64_t tenths = (heart_now() - since) / 100000000;
-    add(t, " for ");
-    add_number(t, tenths / 10);
-    add(t, ".");
-    add_number(t, tenths % 10);
-    add(t, " s");
+    const int receives = p.operation == HEART_RECEIVE;
+    char step[24] = "", doing[64] = "";
+    if (p.operation == HEART_IDLE)
+        return p.step == 0 ? "before its first step" : "between two runs";
+    if (p.pass != RING_SETUP)
+        snprintf(step, sizeof step, " step %d", p.step);
+    if (receives || p.operation == HEART_SEND)
+        snprintf(doing, sizeof doing, ", %s %s %s rank %d", receives ? "waiting for" : "sending",
+                 ring_tensor_name((RingTensor)p.tensor), receives ? "from" : "to", p.peer);
+    else
+        snprintf(doing, sizeof doing, ", %s",
+                 p.operation == HEART_MEET ? "waiting for all ranks" : "computing");
+    snprintf(words, 128, "%s%s%s", ring_pass_name(p.pass), step, doing);
+    return words;
 }
 
 /* --- who is to blame ---------------------------------------------------------------------------*/
@@ -246,21 +197,14 @@ static void add_seconds_since(Text *t, int64_t since)
 /* The state letter of /proc/PID/stat ('T': stopped, 'Z': dead but not yet collected), or 0. */
 static char process_state(int64_t pid)
 {
-    char path[64], line[512];
-    Text t = {path, 0, sizeof path};
-    const char *after;
-    ssize_t got;
-    int file;
-    add(&t, "/proc/");
-    add_number(&t, pid);
-    add(&t, "/stat");
-    if ((file = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
         return 0;
-    got = read(file, line, sizeof line - 1);
-    close(file);
-    line[got > 0 ? got : 0] = '\0';
-    after = strrchr(line, ')');
-    return after && after[1] ? after[2] : 0;
+    const char *name_end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    return name_end && name_end[1] ? name_end[2] : 0;
 }
 
 /* A process that has ended stays in the table as Z, a zombie, until its parent has asked for its
@@ -328,28 +272,27 @@ static int furthest_behind(const HeartBoard *board, int rank)
 /* "rank 2 is stopped at forward step 3, computing for 4.1 s" */
 void heart_describe(const HeartBoard *board, int rank, char *text, size_t room)
 {
-    Text t = {text, 0, room};
+    const HeartSlot *s = &board->slot[rank];
     const HeartPlace place = heart_read(board, rank);
-    const int gone = is_gone(&board->slot[rank]);
-    add_rank(&t, rank);
-    if (READ(board->slot[rank].state) == HEART_ABSENT) {
-        add(&t, " is on another machine");
+    const int gone = is_gone(s);
+    char words[128], since[32] = "";
+    if (READ(s->state) == HEART_ABSENT) {
+        snprintf(text, room, "rank %d is on another machine", rank);
         return;
     }
-    add(&t, gone                            ? " is gone, last seen "
-            : heart_is_stopped(board, rank) ? " is stopped "
-                                            : " is ");
-    add(&t, place.operation == HEART_IDLE ? "" : "at ");
-    add_place(&t, place);
     if (!gone)
-        add_seconds_since(&t, READ(board->slot[rank].since));
+        snprintf(since, sizeof since, " for %.1f s", (double)(heart_now() - READ(s->since)) * 1e-9);
+    snprintf(text, room, "rank %d is %s%s%s%s", rank,
+             gone                            ? "gone, last seen "
+             : heart_is_stopped(board, rank) ? "stopped "
+                                             : "",
+             place.operation == HEART_IDLE ? "" : "at ", place_words(place, words), since);
 }
 
 /* `seen` marks who has been passed, so that a circle ends the walk and not only the patience of its
  * reader. */
 int heart_blame(const HeartBoard *board, int rank, char *text, size_t room)
 {
-    Text t = {text, 0, room};
     char seen[RING_MAX_RANKS] = {0};
     const int asked = rank;
     int next;
@@ -359,52 +302,48 @@ int heart_blame(const HeartBoard *board, int rank, char *text, size_t room)
     }
     if (next >= 0)
         rank = furthest_behind(board, asked);
-    text[0] = '\0';
     if (next >= 0 && rank == asked) {
-        add(&t, ", and the others wait as well");
+        snprintf(text, room, ", and the others wait as well");
         return rank;
     }
-    add(&t, "; ");
-    heart_describe(board, rank, text + t.used, room - t.used);
+    snprintf(text, room, "; ");
+    heart_describe(board, rank, text + 2, room - 2);
     return rank;
 }
 
-static void add_signal(Text *t, int number)
+static void signal_words(int number, char words[96])
 {
-    static const struct {
-        int number;
-        const char *name;
-    } names[] = {{SIGSEGV, "SIGSEGV, memory that is not there"},
-                 {SIGBUS, "SIGBUS, a bad address"},
-                 {SIGFPE, "SIGFPE, arithmetic"},
-                 {SIGILL, "SIGILL, instruction"},
-                 {SIGABRT, "SIGABRT, abort()"}};
-    size_t i;
-    add(t, "crashed (signal ");
-    add_number(t, number);
-    for (i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].number == number) {
-            add(t, ": ");
-            add(t, names[i].name);
-        }
-    add(t, ")");
+    const char *name = number == SIGSEGV   ? ": SIGSEGV, memory that is not there"
+                       : number == SIGBUS  ? ": SIGBUS, a bad address"
+                       : number == SIGFPE  ? ": SIGFPE, arithmetic"
+                       : number == SIGILL  ? ": SIGILL, instruction"
+                       : number == SIGABRT ? ": SIGABRT, abort()"
+                                           : "";
+    snprintf(words, 96, "crashed (signal %d%s)", number, name);
 }
 
-/* Which of two ranks went first, as far as is known; -1 is nobody. */
-static int earlier(int64_t a_ns, int a, int64_t b_ns, int b)
+/* Which rank was the first, as far as is known; -1 is nobody. */
+typedef struct First {
+    int rank;
+    int64_t ns;
+} First;
+
+static void be_first(First *first, int rank, int64_t ns)
 {
-    return b < 0 || (a_ns > 0 && (b_ns == 0 || a_ns < b_ns)) ? a : b;
+    if (first->rank < 0 || ns < first->ns)
+        *first = (First){rank, ns};
 }
 
 /* In the order of how sure it is: a rank that noted its own crash; one that was told to end by
- * somebody else than mpirun; one that vanished although nobody had told it to (the lowest: none
- * could note when); the first that was told to. (A busy machine may give a rank no time to note
- * that mpirun told it to end before it is killed: it seems to have vanished. So who vanished is
- * asked late.) */
+ * somebody else than mpirun; one that vanished although nobody had told it to; the first that was
+ * told to. Nobody can note when it vanishes, so of several it is the one that was heard of least
+ * lately. (Several: a busy machine may give a rank no time to note that mpirun told it to end before
+ * it is killed. So who vanished is asked late.) */
 void heart_explain(const HeartBoard *board, char *text, size_t room)
 {
-    Text t = {text, 0, room};
-    int rank, crashed = -1, outside = -1, vanished = -1, told = -1;
+    First outside = {-1, 0}, vanished = {-1, 0}, told = {-1, 0};
+    char words[128], why[96] = "it was told to end from outside (SIGTERM)";
+    int rank, crashed = -1;
     for (rank = 0; rank < board->ranks; rank++) {
         const HeartSlot *s = &board->slot[rank];
         if (READ(s->signal) && crashed < 0)
@@ -412,25 +351,23 @@ void heart_explain(const HeartBoard *board, char *text, size_t room)
         if (READ(s->state) == HEART_ABSENT || READ(s->state) == HEART_DONE)
             continue;
         if (READ(s->outside))
-            outside =
-                earlier(s->outside, rank, outside < 0 ? 0 : board->slot[outside].outside, outside);
+            be_first(&outside, rank, READ(s->outside));
         if (READ(s->stopped))
-            told = earlier(s->stopped, rank, told < 0 ? 0 : board->slot[told].stopped, told);
-        else if (vanished < 0 && is_gone(s))
-            vanished = rank;
+            be_first(&told, rank, READ(s->stopped));
+        else if (is_gone(s))
+            be_first(&vanished, rank, READ(s->since));
     }
-    rank = crashed >= 0 ? crashed : outside >= 0 ? outside : vanished >= 0 ? vanished : told;
+    rank = crashed >= 0         ? crashed
+           : outside.rank >= 0  ? outside.rank
+           : vanished.rank >= 0 ? vanished.rank
+                                : told.rank;
     if (rank < 0) {
-        add(&t, "the ranks ended, and none says why");
+        snprintf(text, room, "the ranks ended, and none says why");
         return;
     }
-    add_rank(&t, rank);
-    add(&t, ", ");
-    add_place(&t, heart_read(board, rank));
-    add(&t, ": ");
     if (crashed >= 0)
-        add_signal(&t, READ(board->slot[rank].signal));
-    else
-        add(&t, rank == vanished ? "it ended without a word (it left, or was killed)"
-                                 : "it was told to end from outside (SIGTERM)");
+        signal_words(READ(board->slot[rank].signal), why);
+    else if (rank == vanished.rank)
+        snprintf(why, sizeof why, "it ended without a word (it left, or was killed)");
+    snprintf(text, room, "rank %d, %s: %s", rank, place_words(heart_read(board, rank), words), why);
 }

@@ -18,7 +18,7 @@
  * - heart_report, heart_reported: the sentence for the user, said once.
  * - heart_blame, heart_is_stopped: who is it that all are waiting for? heart_describe: how is a
  *   rank, and where? heart_explain: who is to be named?
- * From heart_place on all are safe in a signal handler.
+ * heart_crash is safe in a signal handler.
  */
 #ifndef RING_HEARTBEAT_H
 #define RING_HEARTBEAT_H

@@ -47,6 +47,8 @@ static MpiEnd *end;
 static HeartBoard *board;
 static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
 static int own_rank, own_line, loud = STDERR_FILENO;
+static int joined;    /* 1: the board */
+static sigset_t ends; /* SIGTERM */
 
 /* --- before MPI is started: what the environment says ------------------------------------------*/
 
@@ -90,71 +92,70 @@ int ring_mpi_status(int status)
 /* In one write, so that no other process's words come between. */
 void ring_mpi_report(const char *sentence)
 {
-    static const char before[] = "ring_burst: ";
     char line[600];
-    size_t n, length;
     if (board && !heart_report(board, sentence))
         return;
-    if (board)
-        sentence = heart_reported(board); /* with its case */
-    n = strlen(sentence);
-    length = n < sizeof line - sizeof before ? n : sizeof line - sizeof before;
-    memcpy(line, before, sizeof before - 1);
-    memcpy(line + sizeof before - 1, sentence, length);
-    line[sizeof before - 1 + length] = '\n';
-    if (write(loud, line, sizeof before + length) < 0)
+    const int length = snprintf(line, sizeof line, "ring_burst: %s\n",
+                                board ? heart_reported(board) : sentence); /* with its case */
+    if (write(loud, line, (size_t)length) < 0)
         return; /* nobody reads */
 }
 
 /* With the default handling back in its place the signal does what it would have done without us:
  * the parent sees of what the process died. */
-static void end_by(int number)
+static void on_crash(int number)
 {
+    heart_crash(board, own_rank, number);
     signal(number, SIG_DFL);
     raise(number);
 }
 
-static void on_crash(int number)
-{
-    heart_crash(board, own_rank, number);
-    end_by(number);
-}
-
 /* mpirun sends SIGTERM to all ranks when one is gone. And when rank 0 ends with a status that is
  * not 0: who has left by then has nothing to say. */
-static void on_end(int number, siginfo_t *signal_info, void *context)
+static void told_to_end(pid_t by)
 {
     const struct timespec others = {0, 100000000}; /* until they have noted it as well */
     char text[400];
-    (void)context;
-    heart_stop(board, own_rank, signal_info->si_pid != getppid());
-    if (board->slot[own_rank].state != HEART_DONE) {
-        nanosleep(&others, NULL);
-        heart_explain(board, text, sizeof text);
-        ring_mpi_report(text);
+    if (__atomic_load_n(&joined, __ATOMIC_ACQUIRE)) {
+        heart_stop(board, own_rank, by != getppid());
+        if (board->slot[own_rank].state != HEART_DONE) {
+            nanosleep(&others, NULL);
+            heart_explain(board, text, sizeof text);
+            ring_mpi_report(text);
+        }
     }
-    end_by(number);
+    pthread_sigmask(SIG_UNBLOCK, &ends, NULL);
+    raise(SIGTERM);
+}
+
+/* The guard's pause between two looks. The kernel says who sent a signal. */
+static void pause_or_end(void)
+{
+    const struct timespec pause = {0, 1000000000 / LOOKS_PER_S};
+    siginfo_t sent;
+    if (sigtimedwait(&ends, &sent, &pause) == SIGTERM)
+        told_to_end(sent.si_pid);
 }
 
 /* A stopped process neither fails nor ends, and only a rank that waits for it notices. So each rank
  * has a thread that looks at the next rank of this machine all the time, and, if that one is
  * stopped, at the one behind it too: some rank that runs looks at each stopped one. After the
  * time-out the rank is named, and this process ends with a status, upon which mpirun ends the rest.
- * The time is counted in looks: if all were stopped (Ctrl-Z), nobody has looked meanwhile. */
+ * The time is counted in looks: if all were stopped (Ctrl-Z), nobody has looked meanwhile. SIGTERM
+ * ends the process here, too, and not in a handler, which could say little. */
 static void *guard(void *timeout_s)
 {
-    const struct timespec pause = {0, 1000000000 / LOOKS_PER_S};
     const double most = *(double *)timeout_s * LOOKS_PER_S;
     int looks[RING_MAX_RANKS] = {0}, n, rank;
     char text[400];
-    for (n = 0; !__atomic_load_n(&end, __ATOMIC_ACQUIRE); n++, nanosleep(&pause, NULL))
+    for (n = 0; !__atomic_load_n(&end, __ATOMIC_ACQUIRE); n++, pause_or_end())
         if (n > most + START_S * LOOKS_PER_S) {
             snprintf(text, sizeof text, "rank %d: not all ranks have started in %g s", own_rank,
                      (double)n / LOOKS_PER_S);
             ring_mpi_report(text);
             _exit(EXIT_RUNTIME);
         }
-    for (;; nanosleep(&pause, NULL))
+    for (;; pause_or_end())
         for (n = 1; n < board->ranks; n++) {
             rank = (own_rank + n) % board->ranks;
             if (board->slot[rank].pid == 0) /* on another machine */
@@ -172,30 +173,26 @@ static void *guard(void *timeout_s)
 }
 
 /* It runs from before MPI_Init until the process ends: both MPI_Init and MPI_Finalize wait for all
- * ranks. */
+ * ranks. All threads that start later block SIGTERM as this one does, and it waits for the guard. */
 static void start_guard(double timeout_s)
 {
     static double limit;
     pthread_t thread;
     limit = timeout_s;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ends, NULL);
     if (pthread_create(&thread, NULL, guard, &limit) == 0)
         pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_UNBLOCK, &ends, NULL);
 }
 
-/* SA_SIGINFO: the handler is told who sent the signal. */
-static void watch_signals(void)
+static void watch_crashes(void)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-    struct sigaction action;
-    size_t i;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = on_end;
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGTERM, &action, NULL);
-    action.sa_flags = 0;
-    action.sa_handler = on_crash;
-    for (i = 0; OWN_WORDS && i < sizeof crashes / sizeof *crashes; i++)
-        sigaction(crashes[i], &action, NULL);
+    for (size_t i = 0; OWN_WORDS && i < sizeof crashes / sizeof *crashes; i++)
+        signal(crashes[i], on_crash);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, our parent, is killed */
 }
 
@@ -250,7 +247,8 @@ static int join_mpi(int ranks, double timeout_s, char why[256])
         board->ranks = world;
     }
     heart_join(board, own_rank);
-    watch_signals();
+    __atomic_store_n(&joined, 1, __ATOMIC_RELEASE);
+    watch_crashes();
     __atomic_store_n(&end, mpi_end_open(board, timeout_s), __ATOMIC_RELEASE);
     if (!end) {
         snprintf(why, 256, "out of memory for the ends of %d channels", world);
