@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_cost.c: the timetables of stage 06 against the byte formulas and against the pairs that
- * have to be computed; the player against the closed form of a balanced ring; the hidden share of
- * events whose overlap is known.
+ * have to be computed; the player against the closed form of a balanced ring, and against the
+ * thresholds of the literature, worked out by hand; the hidden share of events whose overlap is
+ * known.
  */
 #include <math.h>
 
@@ -17,8 +18,6 @@ typedef struct Setting {
     AttnArgs args;
     AttnSegment q[3], k[3];
     uint8_t *mask;
-    int64_t nq[RING_MAX_RANKS], nk[RING_MAX_RANKS];
-    RingModelCase model;
 } Setting;
 
 /* Up to three sequences behind each other. */
@@ -54,20 +53,6 @@ static void setting_open(Setting *c, RingSetup setup, int64_t H, int64_t Hkv, At
     }
     if (ring_plan_make(&c->plan, &c->args, &setup, why) != 0)
         fail_msg("%s", why);
-    for (int r = 0; r < setup.ranks; r++) {
-        c->nq[r] = c->plan.q[r].tokens;
-        c->nk[r] = c->plan.k[r].tokens;
-    }
-    c->model = (RingModelCase){.method = setup.method,
-                               .ranks = setup.ranks,
-                               .nodes = setup.nodes,
-                               .hops_up = c->plan.hops_up,
-                               .hops_down = c->plan.hops_down,
-                               .shape = c->plan.shape,
-                               .dtype = c->plan.dtype,
-                               .partials = setup.partials,
-                               .nq = c->nq,
-                               .nk = c->nk};
 }
 
 static void setting_close(Setting *c)
@@ -80,12 +65,13 @@ static void setting_close(Setting *c)
 static void check_schedule(Setting *c, RingPass pass, const RingRates *rates)
 {
     const int G = c->plan.setup.ranks;
+    const RingModelCase formulas = ring_model_case(&c->plan);
     double pairs = 0;
     RingSchedule s;
     assert_int_equal(0, ring_schedule_make(&s, &c->plan, pass));
     assert_true(ring_schedule_run(&s, rates) >= 0);
     for (int r = 0; r < G; r++) {
-        const RingModelBytes model = model_ring_sent(&c->model, pass, r);
+        const RingModelBytes model = model_ring_sent(&formulas, pass, r);
         const int node = G / c->plan.setup.nodes;
         int64_t sent[RING_TENSORS] = {0}, links[2] = {0};
         for (int64_t n = 0; n < s.message_count; n++)
@@ -98,11 +84,10 @@ static void check_schedule(Setting *c, RingPass pass, const RingRates *rates)
         assert_int_equal(model.outer, links[RING_OUTER]);
         int64_t open = 0; /* what is started is waited for */
         for (int64_t n = 0; n < s.count[r]; n++) {
-            open +=
-                (s.actions[r][n].kind == RING_ACT_START) - (s.actions[r][n].kind == RING_ACT_WAIT);
-            pairs += (double)s.actions[r][n].work.pairs * s.actions[r][n].heads;
-            assert_true(n == s.count[r] - 1 || s.actions[r][n].end <= s.actions[r][n + 1].start);
             const RingAction *a = &s.actions[r][n];
+            open += (a->kind == RING_ACT_START) - (a->kind == RING_ACT_WAIT);
+            pairs += (double)a->work.pairs * a->heads;
+            assert_true(n == s.count[r] - 1 || a->end <= a[1].start);
             if (a->kind == RING_ACT_START) /* after all that was computed before */
                 assert_true(s.messages[a->message].start >= a->start);
             if (a->kind == RING_ACT_WAIT)
@@ -116,9 +101,10 @@ static void check_schedule(Setting *c, RingPass pass, const RingRates *rates)
     ring_schedule_free(&s);
 }
 
+static const AttnRule rules[] = {{-1, -1}, {-1, 0}, {5, 0}, {3, 2}, {-1, 4}};
+
 TEST(every_timetable)
 {
-    const AttnRule rules[] = {{-1, -1}, {-1, 0}, {5, 0}, {3, 2}, {-1, 4}};
     const RingRates rates = ring_rates_default("sim", ATTN_F32);
     for (int n = 0; n < 3000; n++) {
         RingSetup setup = {.method = (RingMethod)(1 + n % (RING_METHODS - 1)),
@@ -143,7 +129,6 @@ TEST(every_timetable)
 /* Parts of blocks: the halves of a pair of blocks make the whole. */
 TEST(work_of_parts)
 {
-    const AttnRule rules[] = {{-1, -1}, {-1, 0}, {5, 0}, {3, 2}, {-1, 4}};
     for (int n = 0; n < 500; n++) {
         const RingSetup setup = {.method = RING_METHOD_RING,
                                  .layout = (RingLayout)(case_random() % RING_LAYOUTS),
@@ -154,7 +139,7 @@ TEST(work_of_parts)
         setting_open(&c, setup, 1, 1, rules[case_random() % 5], 1 + case_random() % 3, 40, n % 2);
         for (int q = 0; q < setup.ranks; q++)
             for (int k = 0; k < setup.ranks; k++) {
-                const int64_t nq = c.nq[q], nk = c.nk[k];
+                const int64_t nq = c.plan.nq[q], nk = c.plan.nk[k];
                 const int64_t i = case_random() % (unsigned)(nq + 1);
                 const int64_t j = case_random() % (unsigned)(nk + 1);
                 const RingWork whole = ring_pair_work(&c.plan, q, k);
@@ -175,6 +160,49 @@ TEST(work_of_parts)
     }
 }
 
+/* --- the player --------------------------------------------------------------------------------*/
+
+/* One sequence of N tokens that attends to itself. */
+typedef struct Even {
+    RingMethod method;
+    RingLayout layout;
+    int ranks, nodes;
+    int64_t N, H, Hkv, d;
+    AttnRule rule;
+    AttnDtype dtype;
+    const uint8_t *mask;
+    float softcap;
+} Even;
+
+typedef struct Times {
+    double ms[2], hidden[2], efficiency;
+} Times;
+
+static Times play(const Even *e, const RingRates *rates)
+{
+    const AttnSegment tokens = {0, e->N, 0, 0, 1};
+    AttnArgs args = {.shape = {1, e->H, e->Hkv, e->N, e->N, e->d},
+                     .rule = e->rule,
+                     .mask = e->mask,
+                     .softcap = e->softcap,
+                     .positions_q = attn_positions(&tokens, 1),
+                     .positions_k = attn_positions(&tokens, 1)};
+    const RingSetup setup = {
+        .method = e->method, .layout = e->layout, .ranks = e->ranks, .nodes = e->nodes};
+    RingPrediction p;
+    RingPlan plan;
+    char why[256];
+    args.Q.dtype = e->dtype;
+    args.dO.data = &args; /* a backward pass */
+    assert_int_equal(0, ring_plan_make(&plan, &args, &setup, why));
+    assert_int_equal(0, ring_predict(&p, &plan, rates));
+    const Times times = {
+        {p.ms[0], p.ms[1]}, {p.hidden[0], p.hidden[1]}, ring_plan_efficiency(&plan)};
+    ring_prediction_free(&p);
+    ring_plan_free(&plan);
+    return times;
+}
+
 static RingRates even_rates(double flops, double bandwidth, double latency)
 {
     return (RingRates){.flops = {flops, flops},
@@ -183,46 +211,28 @@ static RingRates even_rates(double flops, double bandwidth, double latency)
                        .bandwidth = {bandwidth, bandwidth}};
 }
 
-static void setting_even(Setting *c, RingSetup setup, int64_t tokens, AttnRule rule)
-{
-    char why[256];
-    memset(c, 0, sizeof *c);
-    c->q[0] = c->k[0] = (AttnSegment){0, tokens, 0, 0, 1};
-    c->args = (AttnArgs){.shape = {1, 2, 2, tokens, tokens, 4},
-                         .rule = rule,
-                         .positions_q = attn_positions(c->q, 1),
-                         .positions_k = attn_positions(c->k, 1)};
-    c->args.dO.data = c;
-    assert_int_equal(0, ring_plan_make(&c->plan, &c->args, &setup, why));
-}
-
 /* T = t_comp(0) + sum of max(t_comp, a + bytes/BW): all ranks alike, messages fast or slow. */
 TEST(closed_form)
 {
     const double slow[] = {0, 1e-9, 1e-6, 1e-3};
     for (int G = 1; G <= 9; G++)
         for (int n = 0; n < 4; n++) {
-            const RingSetup setup = {.method = RING_METHOD_RING, .ranks = G, .nodes = 1};
-            const int64_t tokens = 16 * G;
             const RingRates rates = even_rates(1e9, n % 2 ? 1e9 : 1e7, slow[n]);
             const double block = 4.0 * 2 * 4 * 16 * 16 / 1e9;
             const double travel = 2 * (slow[n] + 16.0 * 2 * 4 * 4 / rates.bandwidth[0]);
-            Setting c;
-            RingPrediction p;
-            setting_even(&c, setup, tokens, (AttnRule){-1, -1});
-            assert_int_equal(0, ring_predict(&p, &c.plan, &rates));
-            assert_true(fabs(p.ms[0] - 1e3 * (block + (G - 1) * fmax(block, travel))) <
-                        1e-9 * p.ms[0]);
+            const Even e = {
+                RING_METHOD_RING, RING_CONTIGUOUS, G, 1, 16 * G, 2, 2, 4, {-1, -1}, 0, NULL, 0};
+            const Times t = play(&e, &rates);
+            assert_true(fabs(t.ms[0] - 1e3 * (block + (G - 1) * fmax(block, travel))) <
+                        1e-9 * t.ms[0]);
             if (G > 1)
-                assert_true(fabs(p.hidden[0] - fmin(1, block / travel)) < 1e-9);
-            ring_prediction_free(&p);
-            setting_close(&c);
+                assert_true(fabs(t.hidden[0] - fmin(1, block / travel)) < 1e-9);
         }
 }
 
 /* Useful share of a causal pass of G equal blocks of n tokens, whose ranks wait for each other
  * after every step: contiguous 8/15 of eight ranks, striped nearly 1. */
-static double useful_share(RingLayout layout, double G, double n)
+static double useful_share(int layout, double G, double n)
 {
     return layout == RING_ZIGZAG    ? 1
            : layout == RING_STRIPED ? (G * n + 1) / (G * (n + 1))
@@ -232,48 +242,103 @@ static double useful_share(RingLayout layout, double G, double n)
 /* Causal: contiguous waits for the fullest block at every step, zigzag for nobody. */
 TEST(balance)
 {
+    const RingRates rates = even_rates(1e9, 1e30, 0);
     for (int G = 2; G <= 8; G += 2)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-            const RingSetup setup = {
-                .method = RING_METHOD_RING, .layout = (RingLayout)layout, .ranks = G, .nodes = 1};
-            const int64_t n = 32;
-            const double useful = 4.0 * 2 * 4 * (double)(G * n * (G * n + 1) / 2) / G / 1e9;
-            const double bound = useful_share((RingLayout)layout, G, (double)n);
-            Setting c;
-            RingPrediction p;
-            const RingRates rates = even_rates(1e9, 1e30, 0);
-            setting_even(&c, setup, G * n, (AttnRule){-1, 0});
-            assert_true(fabs(ring_plan_efficiency(&c.plan) - bound) < 1e-12);
-            assert_int_equal(0, ring_predict(&p, &c.plan, &rates));
+            const int64_t n = 32, N = G * n;
+            const double useful = 4.0 * 2 * 4 * (double)(N * (N + 1) / 2) / G / 1e9;
+            const double bound = useful_share(layout, G, (double)n);
+            const Even e = {
+                RING_METHOD_RING, (RingLayout)layout, G, 1, N, 2, 2, 4, {-1, 0}, 0, NULL, 0};
+            const Times t = play(&e, &rates);
+            assert_true(fabs(t.efficiency - bound) < 1e-12);
             /* a rank that is early may run ahead by as many steps as it has buffers */
-            assert_true(1e3 * useful / p.ms[0] > bound - 1e-9);
-            assert_true(1e3 * useful / p.ms[0] < (layout == RING_ZIGZAG ? 1 : bound + 0.13) + 1e-9);
-            ring_prediction_free(&p);
-            setting_close(&c);
+            assert_true(1e3 * useful / t.ms[0] > bound - 1e-9);
+            assert_true(1e3 * useful / t.ms[0] < (layout == RING_ZIGZAG ? 1 : bound + 0.13) + 1e-9);
         }
 }
 
-/* A double ring needs the slow link once in g steps. */
-TEST(double_ring_hides_the_slow_link)
+/* Hopper's kernels take all blocks of a ring, but not the tokens of all ranks one behind the other,
+ * if these are out of order, no mask array, and no cap. */
+TEST(what_hopper_does_not_take)
 {
-    double ms[2][2];
-    for (int doubled = 0; doubled < 2; doubled++) {
-        const RingSetup setup = {
-            .method = doubled ? RING_METHOD_RING_DOUBLE : RING_METHOD_RING, .ranks = 8, .nodes = 2};
-        RingRates rates = even_rates(1e9, 1e30, 0);
-        Setting c;
-        RingPrediction p;
-        rates.bandwidth[RING_OUTER] = 0.05e9; /* K and V take 20 us, a step 8 us */
-        setting_even(&c, setup, 8 * 16, (AttnRule){-1, -1});
-        assert_int_equal(0, ring_predict(&p, &c.plan, &rates));
-        ms[doubled][0] = p.ms[0];
-        ms[doubled][1] = p.ms[1];
-        ring_prediction_free(&p);
-        setting_close(&c);
+    static const uint8_t open_to_all[64 * 64];
+    const struct {
+        RingMethod method;
+        RingLayout layout;
+        const uint8_t *mask;
+        float cap;
+        double times;
+    } known[] = {{RING_METHOD_RING, RING_ZIGZAG, NULL, 0, 1},
+                 {RING_METHOD_BURST, RING_STRIPED, NULL, 0, 1},
+                 {RING_METHOD_ULYSSES, RING_CONTIGUOUS, NULL, 0, 1},
+                 {RING_METHOD_ULYSSES, RING_ZIGZAG, NULL, 0, 3},
+                 {RING_METHOD_ULYSSES, RING_STRIPED, NULL, 0, 3},
+                 {RING_METHOD_RING, RING_ZIGZAG, open_to_all, 0, 3},
+                 {RING_METHOD_RING, RING_ZIGZAG, NULL, 5, 3}};
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        const Even e = {known[k].method, known[k].layout, 4,           1, 64, 4, 4, 8, {-1, 0},
+                        ATTN_BF16,       known[k].mask,   known[k].cap};
+        double ms[4];
+        for (int scattered = 0; scattered < 4; scattered++) {
+            const RingRates rates = {.flops = {1e12, 1e12},
+                                     .scattered = scattered,
+                                     .memory = INFINITY,
+                                     .bandwidth = {INFINITY, INFINITY}};
+            const Times t = play(&e, &rates);
+            ms[scattered] = t.ms[0] + t.ms[1];
+        }
+        assert_true(ms[1] > 0 && ms[0] == ms[1]);
+        assert_true(fabs(ms[3] / ms[1] - known[k].times) < 1e-9);
     }
-    assert_true(ms[1][0] < ms[0][0]);
-    assert_true(ms[1][1] < ms[0][1]);
 }
+
+/* Is the pass as fast as without messages? (burst has the last way home to wait for.) */
+static int is_free(Even e, double n, const RingRates *rates, RingPass pass)
+{
+    RingRates r = *rates;
+    e.N = (int64_t)n / 16 * 16 * e.ranks;
+    const Times t = play(&e, &r);
+    for (int link = 0; link < 2; link++) {
+        r.latency[link] = 0;
+        r.bandwidth[link] = INFINITY;
+    }
+    return t.ms[pass == RING_BACKWARD] < 1.01 * play(&e, &r).ms[pass == RING_BACKWARD];
+}
+
+/* Tokens per GPU from which nothing waits, by hand, with F = 650 TF, BW = 370 GB/s, d = 128:
+ *   forward, zigzag     2 (b/2) (Hkv/H) F/BW                       3514, with 8 of 32 kv heads 878
+ *   burst, float32 dQ   2 (6d + 8 + 2d) / (10 d) F/BW, F = 560     2441
+ *   ring, float32 dKV   2 (12 d / 10 d) F/BW                       3632
+ * A flat ring over nodes with 50 GB/s: 26000, and 6500; a double ring with 8 places: 3250, and 812
+ * (if the inner ring is free too). */
+TEST(thresholds)
+{
+    const RingRates rates = {.flops = {650e12, 560e12}, .memory = 1e30, .bandwidth = {370e9, 50e9}};
+    const struct {
+        RingMethod method;
+        RingPass pass;
+        int ranks, nodes, Hkv;
+        double n;
+    } known[] = {{RING_METHOD_RING, RING_FORWARD, 8, 1, 32, 3514},
+                 {RING_METHOD_RING, RING_FORWARD, 8, 1, 8, 878},
+                 {RING_METHOD_RING, RING_BACKWARD, 8, 1, 32, 3632},
+                 {RING_METHOD_BURST, RING_BACKWARD, 64, 1, 32, 2441},
+                 {RING_METHOD_RING, RING_FORWARD, 64, 8, 32, 26000},
+                 {RING_METHOD_RING, RING_FORWARD, 64, 8, 8, 6500},
+                 {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 32, 3514},
+                 {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 8, 878}};
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        const Even e = {known[k].method, RING_ZIGZAG, known[k].ranks, known[k].nodes, 0,    32,
+                        known[k].Hkv,    128,         {-1, 0},        ATTN_BF16,      NULL, 0};
+        if (!is_free(e, 1.03 * known[k].n, &rates, known[k].pass) ||
+            is_free(e, 0.95 * known[k].n, &rates, known[k].pass))
+            fail_msg("%s, pass %d, %d kv heads: not free from %g tokens on",
+                     ring_method_name(e.method), known[k].pass, known[k].Hkv, known[k].n);
+    }
+}
+
+/* --- events and rates ---------------------------------------------------------------------------*/
 
 TEST(hidden_share)
 {
@@ -318,4 +383,21 @@ TEST(rates_from_a_file)
     remove(path);
     assert_int_equal(-1, ring_rates_read(&rates, path, why));
     assert_non_null(strstr(why, "no such file"));
+}
+
+/* What the lab notes say of the recorded speeds: copy engines are quicker than NCCL's kernels, and
+ * only 16-bit types have tensor cores. */
+TEST(rates_of_links_and_types)
+{
+    const RingRates nccl = ring_rates_default("nccl", ATTN_BF16);
+    const RingRates copy = ring_rates_default("copy", ATTN_BF16);
+    const RingRates f32 = ring_rates_default("nccl", ATTN_F32);
+    const RingRates cpu = ring_rates_default("mpi", ATTN_BF16);
+    assert_true(copy.bandwidth[RING_INNER] > 1.3 * nccl.bandwidth[RING_INNER]);
+    assert_true(copy.bandwidth[RING_OUTER] == nccl.bandwidth[RING_OUTER]);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_true(f32.flops[pass] < 0.2 * nccl.flops[pass]);
+        assert_true(cpu.flops[pass] < 0.1 * f32.flops[pass]);
+    }
+    assert_true(f32.bandwidth[RING_INNER] == nccl.bandwidth[RING_INNER]);
 }
