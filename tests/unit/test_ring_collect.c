@@ -11,17 +11,6 @@
 
 #define GAP ((size_t)4096) /* between the halves of dQ */
 
-static int no_open(RingRank *r)
-{
-    (void)r;
-    return 0;
-}
-
-static void no_close(RingRank *r)
-{
-    (void)r;
-}
-
 static int same_forward(RingRank *r)
 {
     const size_t bytes = ring_q_bytes(r, r->rank), rows = ring_row_bytes(r, r->rank);
@@ -62,7 +51,7 @@ static int same_backward(RingRank *r)
                : 0;
 }
 
-static const RingMethodTable same = {no_open, same_forward, same_backward, no_close};
+static const RingMethodTable same = {.forward = same_forward, .backward = same_backward};
 
 /* threads: of all ranks. */
 static void run_same(AttnShape s, TensorLayout layout, RingLayout dealt, int ranks, int threads)

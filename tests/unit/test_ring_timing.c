@@ -17,64 +17,9 @@ static void sleep_ms(long ms)
     nanosleep(&time, NULL);
 }
 
-/* --- which round -------------------------------------------------------------------------------*/
+/* --- rounds ------------------------------------------------------------------------------------*/
 
-static int begun; /* rounds */
-
-/* O is the number of the round; a round to warm up takes its time. */
-static int numbered_forward(RingRank *r)
-{
-    float *O = r->O;
-    begun++;
-    if (begun <= WARMUP)
-        sleep_ms(150);
-    for (int64_t e = 0; e < ring_q_count(r, r->nq); e++)
-        O[e] = (float)begun;
-    return ring_zero(r, r->lse, ring_row_bytes(r, r->rank));
-}
-
-static int numbered_backward(RingRank *r)
-{
-    const size_t bytes = ring_q_bytes(r, r->rank);
-    float **const all[] = {(float **)&r->dQ, (float **)&r->dK, (float **)&r->dV};
-    r->dQ_bytes = r->dK_bytes = r->dV_bytes = bytes; /* one head: all have the same size */
-    r->dQ_whole = r->dKV_whole = 1;
-    for (int i = 0; i < 3; i++) {
-        if (!(*all[i] = ring_alloc(r, bytes, "a gradient")))
-            return -1;
-        for (int64_t e = 0; e < ring_q_count(r, r->nq); e++)
-            (*all[i])[e] = (float)(10 * begun + i);
-    }
-    return 0;
-}
-
-TEST(results_are_those_of_the_last_round)
-{
-    const RingMethodTable table = {.forward = numbered_forward, .backward = numbered_backward};
-    const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
-    const Option o = {"one head", {1, 1, 1, 6, 6, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
-    const AttnArgs *args = &c->problem->args;
-    double forward_ms[ROUNDS], backward_ms[ROUNDS];
-    begun = 0;
-    c->task.warmup = WARMUP;
-    c->task.rounds = ROUNDS;
-    c->task.forward_ms = forward_ms;
-    c->task.backward_ms = backward_ms;
-    if (sim_run(c) != 0)
-        fail_msg("%s", c->report.failure);
-    assert_int_equal(WARMUP + ROUNDS, begun);
-    assert_true(case_get(&args->O, 0, 5, 0, 3) == begun);
-    assert_true(case_get(&args->dQ, 0, 5, 0, 3) == 10 * begun);
-    assert_true(case_get(&args->dK, 0, 5, 0, 3) == 10 * begun + 1);
-    assert_true(case_get(&args->dV, 0, 5, 0, 3) == 10 * begun + 2);
-    for (int round = 0; round < ROUNDS; round++)
-        assert_true(forward_ms[round] < 120);
-    sim_case_free(c);
-}
-
-/* --- a clean slate -----------------------------------------------------------------------------*/
-
+static int begun;     /* rounds */
 static int left_over; /* elements of results that were a number when a pass had got their memory */
 
 /* A piece that is freed is given out again as it is, like a GPU's. */
@@ -110,24 +55,26 @@ static void give_up_pieces(void)
     memset(pieces, 0, sizeof pieces);
 }
 
-static void write_ones(float *results, int64_t count)
+static void write_all(float *results, int64_t count, int value)
 {
     for (int64_t e = 0; e < count; e++) {
         left_over += !isnan(results[e]);
-        results[e] = 1;
+        results[e] = (float)value;
     }
 }
 
-/* O and lse become 1. */
-static int counted_forward(RingRank *r)
+/* O and lse are the number of the round; a round to warm up takes its time. */
+static int numbered_forward(RingRank *r)
 {
     begun++;
-    write_ones(r->O, ring_q_count(r, r->nq));
-    write_ones(r->lse, r->plan->shape.B * r->plan->shape.H * r->nq);
+    if (begun <= WARMUP)
+        sleep_ms(150);
+    write_all(r->O, ring_q_count(r, r->nq), begun);
+    write_all(r->lse, r->B * r->H * r->nq, begun);
     return 0;
 }
 
-static int counted_backward(RingRank *r)
+static int numbered_backward(RingRank *r)
 {
     const int64_t q = ring_q_count(r, r->nq), k = ring_kv_count(r, r->nk);
     r->dQ_whole = r->dKV_whole = 1;
@@ -136,9 +83,9 @@ static int counted_backward(RingRank *r)
     r->dV = ring_alloc(r, r->dV_bytes = (size_t)k * sizeof(float), "dV");
     if (r->failed)
         return -1;
-    write_ones(r->dQ, q);
-    write_ones(r->dK, k);
-    write_ones(r->dV, k);
+    write_all(r->dQ, q, 10 * begun);
+    write_all(r->dK, k, 10 * begun + 1);
+    write_all(r->dV, k, 10 * begun + 2);
     return 0;
 }
 
@@ -146,31 +93,39 @@ static int counted_backward(RingRank *r)
 static int written_alone(RingRank *r, RingPass pass)
 {
     const int counted = left_over;
-    if (pass == RING_FORWARD)
-        write_ones(r->O, ring_q_count(r, r->nq));
-    else
-        write_ones(r->dQ, ring_q_count(r, r->nq));
+    write_all(pass == RING_FORWARD ? r->O : r->dQ, ring_q_count(r, r->nq), 1);
     left_over = counted;
     return 0;
 }
 
-TEST(a_round_finds_no_results_of_another)
+/* And no round finds results of another. */
+TEST(results_are_those_of_the_last_round)
 {
-    const RingMethodTable table = {.forward = counted_forward, .backward = counted_backward};
-    RingBackend keeping = ring_backend_cpu;
+    const RingMethodTable table = {.forward = numbered_forward, .backward = numbered_backward};
     const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
+    RingBackend keeping = ring_backend_cpu;
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
-    begun = left_over = 0;
-    c->task.warmup = WARMUP;
-    c->task.rounds = ROUNDS;
+    const AttnArgs *args = &c->problem->args;
+    double forward_ms[ROUNDS], backward_ms[ROUNDS];
     keeping.alloc = kept_alloc;
     keeping.free = kept_free;
     keeping.baseline = written_alone;
+    c->task.warmup = WARMUP;
+    c->task.rounds = ROUNDS;
+    c->task.forward_ms = forward_ms;
+    c->task.backward_ms = backward_ms;
     c->task.baseline_calls = 1;
-    assert_int_equal(0, ring_world_sim(&c->task, &keeping, &c->report));
+    if (ring_world_sim(&c->task, &keeping, &c->report) != 0)
+        fail_msg("%s", c->report.failure);
     give_up_pieces();
     assert_int_equal(WARMUP + ROUNDS, begun);
     assert_int_equal(0, left_over);
+    assert_true(case_get(&args->O, 0, 5, 0, 3) == begun);
+    assert_true(case_get(&args->dQ, 0, 5, 0, 3) == 10 * begun);
+    assert_true(case_get(&args->dK, 0, 5, 0, 3) == 10 * begun + 1);
+    assert_true(case_get(&args->dV, 0, 5, 0, 3) == 10 * begun + 2);
+    for (int round = 0; round < ROUNDS; round++)
+        assert_true(forward_ms[round] < 120);
     sim_case_free(c);
 }
 
