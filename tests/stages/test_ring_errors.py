@@ -76,10 +76,17 @@ def main():
         tap.ok(len(worst) == 5 and not bad,
                f"{dtype}, 1 to 16 ranks, errors against one rank: " +
                ", ".join(f"{array} {ratio:.2f}" for array, ratio in worst.items()), bad[:8])
-    for dtype, array, least in (("f32", "O", 1000), ("f32", "dV", 500), ("bf16", "dV", 1.5)):
-        one = found[dtype, "none", 1, "f32"]["ring"][array]
-        ratio = found[dtype, "none", 16, "bf16"]["ring"][array] / one
-        tap.ok(ratio >= least, f"{dtype} with bf16 partials, 16 ranks: {array} {ratio:.3g} times")
+    # O is rounded after each remote block, a gradient where it travels. Ulysses has neither, and
+    # allgather's one journey hardly shows beside tensors that are rounded themselves.
+    for dtype, least in (("f32", 1000), ("bf16", 1.5)):
+        one = found[dtype, "none", 1, "f32"]["ring"]
+        ratios = {f"{method} {array}": errors[array] / one[array]
+                  for method, errors in found[dtype, "none", 16, "bf16"].items()
+                  for array in ("O", "dQ" if "burst" in method else "dV")
+                  if method != "ulysses" and (dtype, method, array) != ("bf16", "allgather", "dV")}
+        tap.ok(len(ratios) >= 11 and min(ratios.values()) >= least,
+               f"{dtype} with bf16 partials, 16 ranks: errors at least {least} times one rank's",
+               ratios)
     return tap.done()
 
 
