@@ -17,9 +17,9 @@
  *
  * Faults in the stage's own methods do not end well: four kinds of them, at ten steps of each
  * method, with --verify-hops and without. And a method that looks at what has not come yet finds
- * NaN.
+ * NaN. A rank that finds memory short anywhere in a method ends the run for all.
  */
-#include "ring_sim_case.h"
+#include "ring_method_case.h"
 
 #include <math.h>
 #include <time.h>
@@ -383,4 +383,40 @@ TEST(test_what_is_on_its_way_is_nan)
     setup.adversarial = 1;
     for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++)
         sim_run_table(&table, setup, NULL);
+}
+
+/* --- short memory -------------------------------------------------------------------------------*/
+
+/* A host whose memory is short from a certain allocation on, whichever rank asks. */
+static _Atomic int allocations_left;
+
+static void *alloc_while_there_is(RingRank *r, size_t bytes)
+{
+    return allocations_left-- > 0 ? ring_backend_cpu.alloc(r, bytes) : NULL;
+}
+
+TEST(test_short_memory_ends_every_method)
+{
+    static RingReport report;
+    RingBackend backend = ring_backend_cpu;
+    Case *c = method_case_new(&method_cases[5], ATTN_F32);
+    backend.alloc = alloc_while_there_is;
+    for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+        RingSetup setup =
+            method_setup((RingMethod)method, RING_CONTIGUOUS, 4, is_double(method) ? 2 : 1);
+        int there = 0, status = -1;
+        setup.adversarial = 1;
+        RingPlan *plan = plan_of(c, &setup);
+        const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
+        for (; status != 0; there += quick() ? 11 : 3) {
+            allocations_left = there;
+            status = ring_world_sim(&task, &backend, &report);
+            assert_true(status == 0 || strstr(report.failure, "memory is short"));
+            assert_int_equal(0, workspace_live());
+            ring_report_free(&report);
+        }
+        assert_true(there > 4 * 10); /* Q K V lse O dO, and what the method needs, of 4 ranks */
+        plan_delete(plan);
+    }
+    case_free(c);
 }
