@@ -55,46 +55,36 @@ RingRates ring_rates_default(const char *transport, AttnDtype dtype)
     return rates;
 }
 
-typedef struct RateName {
+#define RATE(name, field, may_be_0)                                                                \
+    {                                                                                              \
+        name, offsetof(RingRates, field), may_be_0                                                 \
+    }
+static const struct {
     const char *name;
     size_t offset;
-} RateName;
-
-#define RATE(name, field)                                                                          \
-    {                                                                                              \
-        name, offsetof(RingRates, field)                                                           \
-    }
-static const RateName names[] = {
-    RATE("flops_forward", flops[0]),
-    RATE("flops_backward", flops[1]),
-    RATE("scattered", scattered),
-    RATE("masked_keys", masked_keys),
-    RATE("call_s", call_s),
-    RATE("memory", memory),
-    RATE("latency_inner", latency[RING_INNER]),
-    RATE("latency_outer", latency[RING_OUTER]),
-    RATE("bandwidth_inner", bandwidth[RING_INNER]),
-    RATE("bandwidth_outer", bandwidth[RING_OUTER]),
+    int may_be_0;
+} names[] = {
+    RATE("flops_forward", flops[0], 0),
+    RATE("flops_backward", flops[1], 0),
+    RATE("scattered", scattered, 0),
+    RATE("masked_keys", masked_keys, 1),
+    RATE("call_s", call_s, 1),
+    RATE("memory", memory, 0),
+    RATE("latency_inner", latency[RING_INNER], 1),
+    RATE("latency_outer", latency[RING_OUTER], 1),
+    RATE("bandwidth_inner", bandwidth[RING_INNER], 0),
+    RATE("bandwidth_outer", bandwidth[RING_OUTER], 0),
 };
 #undef RATE
-enum { RATE_COUNT = sizeof names / sizeof *names };
 
-/* Speeds must be positive; what adds to a time may be zero. A rate of 0 would be a division by
- * zero, a negative one a run that ends before it begins. An infinite one gives times that are no
- * numbers. */
-static int acceptable(const char *name, double value)
-{
-    const int may_be_zero = strncmp(name, "latency", 7) == 0 ||
-                            (strlen(name) > 2 && strcmp(name + strlen(name) - 2, "_s") == 0) ||
-                            strcmp(name, "masked_keys") == 0;
-    return (1e-30 <= value && value <= 1e30) || (may_be_zero && value == 0);
-}
-
-/* -1: there is no rate of this name, or not with this value. */
+/* -1: there is no rate of this name, or not with this value. Speeds must be positive; what adds to
+ * a time may be zero. A speed of 0 would be a division by zero, a negative one a run that ends
+ * before it begins. An infinite one gives times that are no numbers. */
 static int set_rate(RingRates *rates, const char *name, double value)
 {
-    for (int n = 0; n < RATE_COUNT; n++)
-        if (strcmp(name, names[n].name) == 0 && acceptable(name, value)) {
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+        if (strcmp(name, names[n].name) == 0 &&
+            ((1e-30 <= value && value <= 1e30) || (names[n].may_be_0 && value == 0))) {
             memcpy((char *)rates + names[n].offset, &value, sizeof value);
             return 0;
         }

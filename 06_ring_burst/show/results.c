@@ -201,21 +201,13 @@ void ring_show_efficiency(const RingRun *run)
 
 /* --- what the ranks told -----------------------------------------------------------------------*/
 
-/* Of one rank and pass, over all tensors. */
-static int64_t sum(const int64_t sent[RING_TENSORS])
-{
-    int64_t all = 0;
-    for (int t = 0; t < RING_TENSORS; t++)
-        all += sent[t];
-    return all;
-}
-
 /* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. All numbers are told even
  * when one of them is wrong: whoever looks for the mistake will want the others. The sentence is
  * that of the first. */
 static int record_result(RingRun *run)
 {
     const RingPlan *plan = &run->plan;
+    const RingPass last = plan->backward ? RING_BACKWARD : RING_FORWARD;
     RingResult *told = &run->told;
     RunResult *out = &run->out;
     const RingModelCase m = ring_model_case(plan);
@@ -231,12 +223,11 @@ static int record_result(RingRun *run)
         const RingModelMemory memory = model_ring_memory(&m, g);
         const size_t peak =
             r->peak_bytes > r->peak_backward_bytes ? r->peak_bytes : r->peak_backward_bytes;
-        told->sent[g] = sum(r->traffic.sent[RING_FORWARD]);
-        told->sent_backward[g] = sum(r->traffic.sent[RING_BACKWARD]);
-        told->outer_bytes +=
-            r->traffic.sent_outer[RING_FORWARD] + r->traffic.sent_outer[RING_BACKWARD];
-        for (int pass = RING_FORWARD; pass <= RING_FORWARD + (plan->backward != 0); pass++) {
+        int64_t *const sent[RING_PASSES] = {NULL, &told->sent[g], &told->sent_backward[g]};
+        for (int pass = RING_FORWARD; pass <= (int)last; pass++) {
             const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
+            *sent[pass] = r->traffic.sent_inner[pass] + r->traffic.sent_outer[pass];
+            told->outer_bytes += r->traffic.sent_outer[pass];
             told->link_bytes += (double)model_ring_total(&model);
         }
         told->peak[g] = (int64_t)peak;
