@@ -4,8 +4,8 @@
 
     test_ring_shown.py PROGRAM
 
---method auto names a method and a layout and says why in a table; --trace fits a projector;
---trace-json is what Perfetto reads, with measured events and the model's.
+--method auto names a method and a layout and says why in a table; --trace fits a projector.
+(--trace-json: test_ring_trace.py.)
 
 A flag that is read, written into the row and then forgotten on its way to the ranks changes no
 result that is right. So each of those is seen by what it changes: bytes that go between nodes,
@@ -95,28 +95,6 @@ def screens(lab):
                        done.stdout + done.stderr)
 
 
-def events(lab):
-    path = lab.path("trace.json")
-    for method in METHODS:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write("something older")
-        done = lab.run("-N", "64", "--backward", "--method", method, "--trace-json", path)
-        with open(path, encoding="utf-8") as f:
-            found = json.load(f)["traceEvents"]
-        names = [e["args"]["name"] for e in found if e["name"] == "process_name"]
-        whole = all(e["dur"] >= 0 and {"step", "peer"} <= set(e["args"]) for e in found
-                    if e["ph"] == "X")
-        passes = {e["cat"] for e in found if e["ph"] == "X"}
-        lab.tap.ok(done.returncode == 0 and len(names) == len(set(names)) == 8 and whole and
-                   sum("measured" in name for name in names) == 4 and
-                   passes == {"forward", "backward"},
-                   f"--trace-json {method}: four ranks measured, four predicted", names)
-    path = lab.path("refused.json")
-    done = lab.run(*"-N 9 -H 4 --ranks 3 --method ulysses --trace-json".split(), path)
-    lab.tap.ok(done.returncode == 2 and not os.path.exists(path),
-               "--trace-json of a run that is refused leaves no file", done.stderr)
-
-
 def memory(lab):
     """A row's memory: the largest rank's tensors and kernel workspace; under a full mask with the
     part of it that two blocks need, a byte for each pair. Of four the first rank has most."""
@@ -199,7 +177,7 @@ def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(tap, sys.argv[1], folder)
-        for check in (choices, screens, events, memory, nodes, partials, threads, schedules,
+        for check in (choices, screens, memory, nodes, partials, threads, schedules,
                       samples, budget):
             check(lab)
     return tap.done()

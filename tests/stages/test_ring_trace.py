@@ -21,7 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 from tap import Tap  # noqa: E402
 
-CASES = (("ring", "--ranks 4 --layout zigzag --causal"),
+CASES = (("ring-minimal", "--ranks 3 --layout zigzag --causal"),
+         ("ring", "--ranks 4 --layout zigzag --causal"),
          ("burst", "--ranks 3 --layout striped --causal --kv-heads 2"),
          ("allgather", "--ranks 4 --layout contiguous"),
          ("ulysses", "--ranks 2 --layout contiguous --causal"),
@@ -113,6 +114,7 @@ def check_case(tap, program, folder, method, flags):
     name = f"{method} {flags}"
     trace, rows = folder / "trace.json", folder / "rows.jsonl"
     rows.unlink(missing_ok=True)
+    trace.write_text("something older")
     done = run(program, "--method", method, *flags.split(), "-H", 4, "-N", 50, "-d", 8,
                "--backward", "--trace-json", trace, "--json", rows)
     if not tap.ok(done.returncode == 0, f"{name}: it runs", done.stderr):
@@ -143,8 +145,11 @@ def check_case(tap, program, folder, method, flags):
 
 
 def check_full_disk(tap, program, folder):
-    """A trace that does not fit: status 3, one sentence, and no half of it stays."""
+    """A trace that does not fit: status 3, one sentence, and no half of it stays. Nor is there one
+    of a run that is refused."""
     trace = folder / "full.json"
+    done = run(program, *"-N 9 -H 4 --ranks 3 --method ulysses --trace-json".split(), trace)
+    tap.ok(done.returncode == 2 and not trace.exists(), "no trace of a refused run", done.stderr)
     flags = ["--method", "ring", "-N", "40", "-d", "8", "--quiet", "--trace-json"]
     done = subprocess.run([program, *flags, str(trace)], capture_output=True, text=True,
                           check=False, timeout=120, preexec_fn=lambda: resource.setrlimit(
