@@ -44,8 +44,7 @@ static RingAction *write_down(RingRank *r, RingActionKind kind)
                   "a timetable") != 0)
         return NULL;
     list = &s->actions[r->rank][s->count[r->rank]++];
-    *list = (RingAction){
-        .kind = kind, .step = r->step, .message = -1, .stream = r->log->stream, .heads = 1};
+    *list = (RingAction){.kind = kind, .step = r->step, .message = -1, .heads = 1};
     return list;
 }
 
@@ -183,7 +182,7 @@ static int pass_over(RingRank *r, double bytes)
     RingAction *a = count > 0 ? &s->actions[r->rank][count - 1] : NULL;
     if (!listens(r))
         return 0;
-    if (!a || a->kind != RING_ACT_MEMORY || a->step != r->step || a->stream != r->log->stream)
+    if (!a || a->kind != RING_ACT_MEMORY || a->step != r->step)
         a = write_down(r, RING_ACT_MEMORY);
     if (!a)
         return -1;

@@ -24,7 +24,6 @@ typedef struct RingAction {
     int step;
     int message;   /* start, wait */
     RingSpan q, k; /* compute */
-    int stream;    /* of ring_stream: work in another stream is another call */
     double heads;  /* compute: share of the heads, 1 but for Ulysses */
     RingWork work;
     double bytes; /* of memory beside the products: states, sums, copies */

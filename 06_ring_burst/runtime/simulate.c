@@ -25,22 +25,6 @@ void ring_simulate_setup(const RingSetup *setup)
     chosen = *setup;
 }
 
-/* Where the forward pass of a backward call writes to: the caller's O and lse are its inputs. */
-static int scratch_outputs(AttnArgs *args, void **memory)
-{
-    const AttnShape *n = &args->shape;
-    const size_t rows = (size_t)(n->B * n->H * n->Nq);
-    *memory = malloc(rows * (size_t)(n->d + 1) * sizeof(float));
-    if (!*memory)
-        return -1;
-    args->lse = *memory;
-    args->O.data = args->lse + rows;
-    args->O.stride[2] = n->d;
-    args->O.stride[1] = n->H * n->d;
-    args->O.stride[0] = n->Nq * n->H * n->d;
-    return 0;
-}
-
 /* --- inputs stay as they are -------------------------------------------------------------------*/
 
 /* The method that is being run; our two passes stand around its own. */
@@ -130,7 +114,7 @@ static AttnStatus run(const RingPlan *plan, const AttnArgs *args, const RingMeth
 }
 
 /* A backward pass needs what its forward pass left (remote blocks, O, lse), so a backward call runs
- * both. */
+ * both. Of the forward pass nothing is collected then: the caller's O and lse are its inputs. */
 AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethodTable *method,
                          int backward)
 {
@@ -138,7 +122,6 @@ AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethod
     RingSetup setup = chosen;
     RingPlan plan;
     char why[256];
-    void *memory = NULL;
     AttnStatus status;
     setup.method = like;
     if (!ring_method(like))
@@ -147,15 +130,13 @@ AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethod
         return refuse(method->forward ? "ring_simulate: the table has no backward pass"
                                       : "ring_simulate: the table has no forward pass",
                       RING_FAILED);
-    if (!backward)
+    if (backward)
+        mine.O.data = mine.lse = NULL;
+    else
         mine.dO.data = NULL; /* no backward pass follows */
     if (ring_plan_make(&plan, &mine, &setup, why) != 0)
         return refuse(why, ATTN_SKIP);
-    if (backward && scratch_outputs(&mine, &memory) != 0)
-        status = refuse("out of memory for O and lse", ATTN_NO_MEMORY);
-    else
-        status = run(&plan, &mine, method);
+    status = run(&plan, &mine, method);
     ring_plan_free(&plan);
-    free(memory);
     return status;
 }

@@ -45,13 +45,10 @@ static void name_process(Page *p, int process, int rank, const char *kind)
     begin(p);
     fprintf(p->f,
             "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d, "
-            "%s\"}}",
-            process, rank, kind);
-    begin(p);
-    fprintf(
-        p->f,
-        "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
-        process, process);
+            "%s\"}},\n"
+            "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,"
+            "\"args\":{\"sort_index\":%d}}",
+            process, rank, kind, process, process);
 }
 
 /* A thread is a number, group * STREAMS + track; here it gets a name. */

@@ -92,49 +92,32 @@ static void send_dQ(Sender *s, int peer, int owner)
 }
 
 typedef void (*SendBlock)(Sender *s, int peer, int owner);
+typedef enum Journey { OUT, HOME } Journey;
 
-/* One ring: `hops` blocks leave in direction `way` (+1: to rank + 1), the first of them the rank's
- * own and each later one that of a rank further behind. */
-static void send_around(Sender *s, SendBlock block, int way, int hops)
+/* One ring, in direction `way` (+1: to rank + 1). Out go the rank's own block and those of ranks
+ * further behind, `hops` in all; home, the other way round, those that are 1 ... hops ranks from
+ * home. */
+static void send_ring(Sender *s, SendBlock block, Journey journey, int way, int hops)
 {
-    const int G = s->c->ranks;
-    for (int t = 0; t < hops; t++)
-        block(s, wrap(s->rank + way, G), wrap(s->rank - way * t, G));
-}
-
-/* The same ring turned back: blocks that are `hops`, hops-1, ... 1 ranks from home go home. */
-static void send_home(Sender *s, SendBlock block, int way, int hops)
-{
-    const int G = s->c->ranks;
-    for (int t = hops; t > 0; t--)
-        block(s, wrap(s->rank - way, G), wrap(s->rank - way * t, G));
+    const int G = s->c->ranks, to = journey == HOME ? -way : way;
+    for (int t = journey; t < hops + (int)journey; t++)
+        block(s, wrap(s->rank + to, G), wrap(s->rank - way * t, G));
 }
 
 /* Two levels. Rank (a, i) of node a, place i holds owner (a - m, i - s) at outer step m, inner step
- * s; the block of s = 0 is also the next node's. */
-static void send_tree(Sender *s, SendBlock block)
+ * s. Out, the block of s = 0 is also the next node's. Home, from s = g-1 to 0 and from m = M-1 to 0,
+ * K and V leave for the next node where they arrived first (s = g-1), sums where they are complete
+ * (0). */
+static void send_tree(Sender *s, SendBlock block, Journey journey, int leaving_s)
 {
     const int M = s->c->nodes, g = s->c->ranks / M, a = s->rank / g, i = s->rank % g;
+    const int to = journey == HOME ? -1 : +1;
     for (int m = 0; m < M; m++) {
         const int node = wrap(a - m, M) * g;
-        for (int t = 0; t < g - 1; t++)
-            block(s, a * g + wrap(i + 1, g), node + wrap(i - t, g));
-        if (m < M - 1)
-            block(s, wrap(a + 1, M) * g + i, node + i);
-    }
-}
-
-/* The tree turned back: inside a node from s = g-1 to 0, between nodes from m = M-1 to 0. K and V
- * leave for the next node where they arrived first (s = g-1), sums where they are complete (0). */
-static void send_tree_home(Sender *s, SendBlock block, int leaving_s)
-{
-    const int M = s->c->nodes, g = s->c->ranks / M, a = s->rank / g, i = s->rank % g;
-    for (int m = M - 1; m >= 0; m--) {
-        const int node = wrap(a - m, M) * g;
-        for (int t = g - 1; t > 0; t--)
-            block(s, a * g + wrap(i - 1, g), node + wrap(i - t, g));
-        if (m > 0)
-            block(s, wrap(a - 1, M) * g + i, node + wrap(i - leaving_s, g));
+        for (int t = journey; t < g - 1 + (int)journey; t++)
+            block(s, a * g + wrap(i + to, g), node + wrap(i - t, g));
+        if (m != (journey == HOME ? 0 : M - 1))
+            block(s, wrap(a + to, M) * g + i, node + wrap(i - leaving_s, g));
     }
 }
 
@@ -198,48 +181,50 @@ static void send_allgather(Sender *s, RingPass pass)
 static void send_burst(Sender *s, int way, int hops)
 {
     const int G = s->c->ranks, owner = wrap(s->rank - way * hops, G);
-    send_around(s, send_queries, way, hops);
-    send_around(s, send_dQ, way, hops);
+    send_ring(s, send_queries, OUT, way, hops);
+    send_ring(s, send_dQ, OUT, way, hops);
     if (hops > 0)
         send_dQ(s, owner, owner);
 }
 
-static void send_forward(Sender *s)
+/* The keys of both rings of a window. */
+static void send_rings(Sender *s, SendBlock block, Journey journey)
 {
-    send_around(s, send_kv, +1, s->c->hops_up);
-    send_around(s, send_kv, -1, s->c->hops_down);
+    send_ring(s, block, journey, +1, s->c->hops_up);
+    send_ring(s, block, journey, -1, s->c->hops_down);
 }
 
-static void send_backward(Sender *s, RingMethod method)
+static void send_flat(Sender *s, RingMethod method, RingPass pass)
 {
-    const RingModelCase *c = s->c;
-    const int full_turn = c->hops_up == c->ranks - 1;
-    if (method == RING_METHOD_RING) {
-        send_home(s, send_kv, +1, c->hops_up);
-        send_home(s, send_kv_sums, +1, c->hops_up);
-        send_home(s, send_kv, -1, c->hops_down);
-        send_home(s, send_kv_sums, -1, c->hops_down);
+    const int full_turn = s->c->hops_up == s->c->ranks - 1;
+    if (pass == RING_FORWARD) {
+        send_rings(s, send_kv, OUT);
+    } else if (method == RING_METHOD_RING) {
+        send_rings(s, send_kv, HOME);
+        send_rings(s, send_kv_sums, HOME);
     } else {
-        send_burst(s, full_turn ? +1 : -1, c->hops_up);
-        send_burst(s, +1, c->hops_down);
+        send_burst(s, full_turn ? +1 : -1, s->c->hops_up);
+        send_burst(s, +1, s->c->hops_down);
     }
 }
 
 /* The sums start at home, at step 0, and need the last hop to come home again. */
 static void send_minimal(Sender *s, RingPass pass)
 {
-    send_around(s, send_kv, +1, s->c->ranks - 1);
+    send_ring(s, send_kv, OUT, +1, s->c->ranks - 1);
     if (pass == RING_BACKWARD)
-        send_around(s, send_kv_sums, +1, s->c->ranks);
+        send_ring(s, send_kv_sums, OUT, +1, s->c->ranks);
 }
 
-static void send_double_backward(Sender *s)
+static void send_double(Sender *s, RingMethod method, RingPass pass)
 {
-    if (s->c->method == RING_METHOD_RING_DOUBLE) {
-        send_tree_home(s, send_kv, s->c->ranks / s->c->nodes - 1);
-        send_tree_home(s, send_kv_sums, 0);
+    if (pass == RING_FORWARD) {
+        send_tree(s, send_kv, OUT, 0);
+    } else if (method == RING_METHOD_RING_DOUBLE) {
+        send_tree(s, send_kv, HOME, s->c->ranks / s->c->nodes - 1);
+        send_tree(s, send_kv_sums, HOME, 0);
     } else {
-        send_tree(s, send_queries);
+        send_tree(s, send_queries, OUT, 0);
         send_tree_dQ(s);
     }
 }
@@ -261,10 +246,7 @@ RingModelBytes model_ring_sent(const RingModelCase *c, RingPass pass, int rank)
     switch (method) {
     case RING_METHOD_RING:
     case RING_METHOD_BURST:
-        if (pass == RING_FORWARD)
-            send_forward(&s);
-        else
-            send_backward(&s, method);
+        send_flat(&s, method, pass);
         break;
     case RING_METHOD_ALLGATHER:
         send_allgather(&s, pass);
@@ -274,10 +256,7 @@ RingModelBytes model_ring_sent(const RingModelCase *c, RingPass pass, int rank)
         break;
     case RING_METHOD_RING_DOUBLE:
     case RING_METHOD_BURST_DOUBLE:
-        if (pass == RING_FORWARD)
-            send_tree(&s, send_kv);
-        else
-            send_double_backward(&s);
+        send_double(&s, method, pass);
         break;
     case RING_METHOD_RING_MINIMAL:
         send_minimal(&s, pass);
