@@ -110,6 +110,16 @@ def check_side(tap, name, spans, row, ranks):
                f"{found}, received {taken}, the row says {sent}")
 
 
+def check_started(tap, name, spans):
+    """All messages of a step have started before its computation: that hides them."""
+    begun, computed = {}, {}
+    for event in spans:
+        times = begun if event["tid"] // LANES else computed
+        times.setdefault((event["pid"], event["args"]["step"]), []).append(event["ts"])
+    tap.ok(begun and all(max(begun[at]) <= min(computed[at]) for at in begun),
+           f"{name}: messages start before their step is computed", (begun, computed))
+
+
 def check_case(tap, program, folder, method, flags):
     name = f"{method} {flags}"
     trace, rows = folder / "trace.json", folder / "rows.jsonl"
@@ -132,6 +142,8 @@ def check_case(tap, program, folder, method, flags):
     spans = [e for e in told["traceEvents"] if e["ph"] == "X"]
     tap.ok(all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans), f"{name}: time goes forward")
     check_told(tap, name, [e for e in spans if e["pid"] < MODEL], row)
+    if method == "ring" and "window" not in flags:
+        check_started(tap, name, [e for e in spans if e["pid"] < MODEL and e["cat"] == "forward"])
     done, told = ({(e["pid"] % MODEL, e["cat"], e["args"]["step"], e["args"]["peer"])
                    for e in spans if e["tid"] // LANES == 0 and e["pid"] // MODEL == side
                    and e["name"] != "sums and copies"} for side in (0, 1))
