@@ -6,7 +6,8 @@
  *
  * Interface:
  * - method_cases, method_case_new: the list. 24 heads, so that Ulysses can deal them out.
- * - method_run: one of them with one setup; method_setup, is_double. plan_of, plan_delete.
+ * - method_run, method_close: one of them with one setup; method_setup, is_double. plan_of,
+ *   plan_delete.
  * - Bits, bits_of, bits_equal: all results of a run as they are.
  */
 #ifndef RING_METHOD_CASE_H
@@ -107,26 +108,35 @@ static inline void plan_delete(RingPlan *plan)
     free(plan);
 }
 
-/* 1: done. 0: the method cannot do it (heads of Ulysses). *report stays to be freed. */
-static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingReport *report)
+typedef struct MethodRun {
+    RingPlan plan;
+    RingReport report; /* with events */
+} MethodRun;
+
+static inline void method_close(MethodRun *run)
 {
-    RingPlan *plan = malloc(sizeof *plan);
+    ring_report_free(&run->report);
+    ring_plan_free(&run->plan);
+}
+
+/* 1: done, to be closed. 0: the method cannot do it (heads of Ulysses). */
+static inline int method_run(MethodRun *run, Case *c, const RingSetup *setup, int rounds)
+{
     char why[256];
-    assert_non_null(plan);
-    if (ring_plan_make(plan, &c->args, setup, why)) {
+    memset(run, 0, sizeof *run);
+    if (ring_plan_make(&run->plan, &c->args, setup, why)) {
         assert_int_equal(RING_METHOD_ULYSSES, setup->method);
         assert_non_null(strstr(why, "heads"));
-        free(plan);
         return 0;
     }
-    const RingTask task = {.plan = plan, .args = &c->args, .warmup = rounds - 1, .rounds = 1};
+    const RingTask task = {
+        .plan = &run->plan, .args = &c->args, .warmup = rounds - 1, .rounds = 1, .trace = 1};
     Storage *results[] = {&c->O, &c->dQ, &c->dK, &c->dV};
     for (int n = 0; n < 4; n++)
         tensor_poison(results[n]);
-    if (ring_world_sim(&task, &ring_backend_cpu, report))
+    if (ring_world_sim(&task, &ring_backend_cpu, &run->report))
         fail_msg("%s, %s, %d ranks, %d nodes: %s", ring_method_name(setup->method),
-                 ring_layout_name(setup->layout), setup->ranks, setup->nodes, report->failure);
-    plan_delete(plan);
+                 ring_layout_name(setup->layout), setup->ranks, setup->nodes, run->report.failure);
     return 1;
 }
 
@@ -151,7 +161,7 @@ static inline Bits bits_of(const Case *c)
 
 static inline int bits_equal(Bits a, Bits b)
 {
-    return a.O == b.O && a.lse == b.lse && a.dQ == b.dQ && a.dK == b.dK && a.dV == b.dV;
+    return memcmp(&a, &b, sizeof a) == 0;
 }
 
 #endif

@@ -11,7 +11,7 @@
  * - sim_run: the task; 0, or -1 and report.failure.
  * - sim_right: do all results agree with the oracle?
  * - Rooms, rooms_open: memory for a method of a test's own, as its `open`.
- * - sim_causal, sim_run_table: small things that several tests need.
+ * - sim_causal, sim_message, sim_run_table: small things that several tests need.
  */
 #ifndef RING_SIM_CASE_H
 #define RING_SIM_CASE_H
@@ -116,6 +116,17 @@ static inline Case *sim_causal(int64_t N)
     Case *c = case_new((AttnShape){1, 2, 1, N, N, 4}, ATTN_F32, LAYOUT_BSHD, 1);
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     return c;
+}
+
+/* One message, by the ranks at its ends; any other may call it, too. */
+static inline int sim_message(RingRank *r, int from, int to, RingTensor tensor, void *data,
+                              size_t bytes)
+{
+    RingExchange x = {0};
+    if ((r->rank == from && ring_send(r, &x, to, tensor, data, bytes)) ||
+        (r->rank == to && ring_receive(r, &x, from, tensor, data, bytes)) || ring_start(r, &x))
+        return -1;
+    return ring_wait(r, &x);
 }
 
 /* A method whose forward pass alone is run; part: what its failure says, NULL: none. */

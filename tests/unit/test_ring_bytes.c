@@ -9,35 +9,7 @@
 #include "planner/cost.h"
 #include "planner/schedule.h"
 
-typedef struct Run {
-    RingPlan plan;
-    RingModelCase model;
-    RingReport report;
-} Run;
-
-/* 1: done, 0: not for this method. */
-static int run_open(Run *run, Case *c, const RingSetup *setup)
-{
-    char why[256];
-    memset(run, 0, sizeof *run);
-    if (ring_plan_make(&run->plan, &c->args, setup, why) != 0) {
-        assert_int_equal(RING_METHOD_ULYSSES, setup->method);
-        return 0;
-    }
-    run->model = ring_model_case(&run->plan);
-    const RingTask task = {.plan = &run->plan, .args = &c->args, .rounds = 1, .trace = 1};
-    if (ring_world_sim(&task, &ring_backend_cpu, &run->report) != 0)
-        fail_msg("%s", run->report.failure);
-    return 1;
-}
-
-static void run_close(Run *run)
-{
-    ring_report_free(&run->report);
-    ring_plan_free(&run->plan);
-}
-
-static const char *name_of(const Run *run, char name[200])
+static const char *name_of(const MethodRun *run, char name[200])
 {
     const RingSetup *s = &run->plan.setup;
     snprintf(name, 200, "%s, %s, %d ranks on %d nodes, hops %d up %d down, dtype %d, sums %d",
@@ -46,9 +18,10 @@ static const char *name_of(const Run *run, char name[200])
     return name;
 }
 
-static void check_bytes(const Run *run, RingPass pass, int rank)
+static void check_bytes(const MethodRun *run, RingPass pass, int rank)
 {
-    const RingModelBytes model = model_ring_sent(&run->model, pass, rank);
+    const RingModelCase formulas = ring_model_case(&run->plan);
+    const RingModelBytes model = model_ring_sent(&formulas, pass, rank);
     const RingRankReport *told = &run->report.rank[rank];
     char name[200];
     for (int t = 0; t < RING_TENSORS; t++)
@@ -60,9 +33,10 @@ static void check_bytes(const Run *run, RingPass pass, int rank)
     assert_int_equal(model.outer, told->traffic.sent_outer[pass]);
 }
 
-static void check_memory(const Run *run, int rank)
+static void check_memory(const MethodRun *run, int rank)
 {
-    const RingModelMemory model = model_ring_memory(&run->model, rank);
+    const RingModelCase formulas = ring_model_case(&run->plan);
+    const RingModelMemory model = model_ring_memory(&formulas, rank);
     const RingRankReport *told = &run->report.rank[rank];
     const int64_t forward = run->plan.backward ? model.forward_kept : model.forward;
     char name[200];
@@ -83,7 +57,7 @@ static int64_t mark_of(int step, int peer, RingTensor tensor, int64_t bytes)
 }
 
 /* The run sends what the rehearsal sends, and computes all blocks that see something, in order. */
-static void check_timetable(const Run *run, RingPass pass)
+static void check_timetable(const MethodRun *run, RingPass pass)
 {
     RingSchedule s;
     char name[200];
@@ -120,20 +94,18 @@ static void check_timetable(const Run *run, RingPass pass)
 
 static void check_run(Case *c, const RingSetup *setup)
 {
-    Run *run = malloc(sizeof *run);
-    assert_non_null(run);
-    if (run_open(run, c, setup)) {
-        const RingPass last = run->plan.backward ? RING_BACKWARD : RING_FORWARD;
-        for (int pass = RING_FORWARD; pass <= (int)last; pass++) {
-            for (int r = 0; r < setup->ranks; r++)
-                check_bytes(run, (RingPass)pass, r);
-            check_timetable(run, (RingPass)pass);
-        }
+    static MethodRun run;
+    if (!method_run(&run, c, setup, 1))
+        return;
+    for (int pass = RING_FORWARD; pass <= (run.plan.backward ? RING_BACKWARD : RING_FORWARD);
+         pass++) {
         for (int r = 0; r < setup->ranks; r++)
-            check_memory(run, r);
-        run_close(run);
+            check_bytes(&run, (RingPass)pass, r);
+        check_timetable(&run, (RingPass)pass);
     }
-    free(run);
+    for (int r = 0; r < setup->ranks; r++)
+        check_memory(&run, r);
+    method_close(&run);
 }
 
 /* One number of ranks for each case, method and layout. The list has masks, windows, packed
@@ -192,19 +164,17 @@ TEST(bytes_of_an_element)
         const int64_t rows = 64 * 2, u = rows * 32;
         Case *c = case_new((AttnShape){1, 2, 2, 64 * G, 64 * G, 32}, ATTN_BF16, LAYOUT_BSHD, 1);
         const RingSetup setup = method_setup(wanted[n].method, RING_CONTIGUOUS, G, 1);
-        Run *run = malloc(sizeof *run);
-        assert_non_null(run);
-        assert_int_equal(1, run_open(run, c, &setup));
+        static MethodRun run;
+        assert_int_equal(1, method_run(&run, c, &setup, 1));
         for (int r = 0; r < G; r++) {
-            const RingRankReport *told = &run->report.rank[r];
+            const RingRankReport *told = &run.report.rank[r];
             /* and a few floats for each row: forward lse, m, l and its rest */
             assert_int_equal(wanted[n].forward, (int64_t)told->peak_bytes / u);
             assert_true((int64_t)told->peak_bytes % u <= 16 * rows);
             assert_int_equal(wanted[n].backward, (int64_t)told->peak_backward_bytes / u);
             assert_true((int64_t)told->peak_backward_bytes % u <= 32 * rows);
         }
-        run_close(run);
-        free(run);
+        method_close(&run);
         case_free(c);
     }
 }
@@ -217,12 +187,12 @@ TEST(what_does_not_agree_is_told)
     const RingSetup setup = {
         .method = RING_METHOD_RING_DOUBLE, .ranks = 4, .nodes = 2, .timeout_s = 60, .threads = 1};
     Case *c = case_option(&o, ATTN_F32, 1, 1);
-    Run *run = calloc(1, sizeof *run);
+    static MethodRun run;
     char why[256] = "";
-    assert_non_null(run);
-    assert_int_equal(1, run_open(run, c, &setup));
+    assert_int_equal(1, method_run(&run, c, &setup, 1));
+    const RingModelCase formulas = ring_model_case(&run.plan);
     for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
-        RingRankReport *told = &run->report.rank[3];
+        RingRankReport *told = &run.report.rank[3];
         for (int f = 0; f < RING_TENSORS + 2; f++) { /* all tensors, and both kinds of links */
             int64_t *const field = f < RING_TENSORS    ? &told->traffic.sent[pass][f]
                                    : f == RING_TENSORS ? &told->traffic.sent_inner[pass]
@@ -230,13 +200,13 @@ TEST(what_does_not_agree_is_told)
             char words[64] = "inside its node";
             if (f < RING_TENSORS)
                 snprintf(words, sizeof words, "bytes of %s in", ring_tensor_name((RingTensor)f));
-            assert_int_equal(1, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
+            assert_int_equal(1, ring_bytes_agree(&formulas, &run.report, 1, why, sizeof why));
             (*field)++;
-            assert_int_equal(0, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
+            assert_int_equal(0, ring_bytes_agree(&formulas, &run.report, 1, why, sizeof why));
             assert_non_null(strstr(why, "rank 3 sent "));
             assert_non_null(strstr(why, words));
             assert_int_equal(pass == RING_BACKWARD, /* which was not asked for */
-                             ring_bytes_agree(&run->model, &run->report, 0, why, sizeof why));
+                             ring_bytes_agree(&formulas, &run.report, 0, why, sizeof why));
             (*field)--;
         }
     }
@@ -244,7 +214,6 @@ TEST(what_does_not_agree_is_told)
         assert_int_equal(found >= 95 && found <= 105,
                          ring_memory_agrees(found, 100, 2, why, sizeof why));
     assert_non_null(strstr(why, "rank 2 held 110 bytes, the model says 100"));
-    run_close(run);
-    free(run);
+    method_close(&run);
     case_free(c);
 }

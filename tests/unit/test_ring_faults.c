@@ -53,10 +53,28 @@ static void expect(const SimCase *c, const char *text, const char *part)
                  f->rank, f->step, part, text, c->report.failure);
 }
 
-static const char *place_of(int rank, int step, char text[64])
+/* "forward step 2", of steps that are counted through both passes. */
+static const char *step_words(int step, char text[32])
 {
-    snprintf(text, 64, "rank %d, %s step %d", rank, step < G ? "forward" : "backward", step % G);
+    snprintf(text, 32, "%s step %d", step < G ? "forward" : "backward", step % G);
     return text;
+}
+
+/* That a sentence names the receiver and its step, and then says this of the message. */
+static void expect_receiver(const SimCase *c, const RingFault *fault, const char *text, int step,
+                            const char *message)
+{
+    char words[32], part[160];
+    snprintf(part, sizeof part, "rank %d, %s: %s", (fault->rank + 1) % G, step_words(step, words),
+             message);
+    expect(c, text, part);
+}
+
+static void expect_sent_in(const SimCase *c, const RingFault *fault)
+{
+    char words[32], part[64];
+    snprintf(part, sizeof part, "(sent in its %s)", step_words(fault->step, words));
+    expect(c, c->report.failure, part);
 }
 
 /* Steps in which a rank sends: the last of the forward pass is a quiet one. */
@@ -107,9 +125,9 @@ static void judge_drop(const SimCase *c, const RingFault *fault, int status)
 static void judge_verified_drop(const SimCase *c, const RingFault *fault, int status)
 {
     const char *failure = victim(c, fault)->failure;
-    char where[64], part[160];
+    char part[64];
     assert_int_equal(-1, status);
-    expect(c, failure, place_of((fault->rank + 1) % G, fault->step, where));
+    expect_receiver(c, fault, failure, fault->step, "");
     snprintf(part, sizeof part, "%s from rank %d", first_tensor(fault), fault->rank);
     expect(c, failure, part);
     assert_true(strstr(failure, "one is lost") || strstr(failure, "waiting for") ||
@@ -140,7 +158,7 @@ static void judge_duplicate(const SimCase *c, const RingFault *fault, int status
 static void judge_verified_duplicate(const SimCase *c, const RingFault *fault, int status)
 {
     const int last = fault->step % G >= G - 2;
-    char part[160], where[64];
+    char part[64];
     assert_int_equal(-1, status);
     if (last) {
         snprintf(part, sizeof part, "rank %d is waiting until rank %d takes", fault->rank,
@@ -148,12 +166,9 @@ static void judge_verified_duplicate(const SimCase *c, const RingFault *fault, i
         expect(c, c->report.failure, part);
         return;
     }
-    place_of((fault->rank + 1) % G, fault->step + 1, where);
-    snprintf(part, sizeof part, "%s: K from rank %d ", where, fault->rank);
-    expect(c, c->report.failure, part);
-    snprintf(part, sizeof part, "(sent in its %s step %d)",
-             fault->step < G ? "forward" : "backward", fault->step % G);
-    expect(c, c->report.failure, part);
+    snprintf(part, sizeof part, "K from rank %d ", fault->rank);
+    expect_receiver(c, fault, c->report.failure, fault->step + 1, part);
+    expect_sent_in(c, fault);
     copies_seen += strstr(c->report.failure, "it came twice") != NULL;
     assert_true(strstr(c->report.failure, "it came twice") ||
                 strstr(c->report.failure, "expected were"));
@@ -178,14 +193,11 @@ static void judge_corrupt(const SimCase *c, const RingFault *fault, int status)
 
 static void judge_verified_corrupt(const SimCase *c, const RingFault *fault, int status)
 {
-    char part[160], where[64];
+    char part[64];
     assert_int_equal(-1, status);
-    snprintf(part, sizeof part, "%s: %s from rank %d is damaged",
-             place_of((fault->rank + 1) % G, fault->step, where), first_tensor(fault), fault->rank);
-    expect(c, c->report.failure, part);
-    snprintf(part, sizeof part, "(sent in its %s step %d)",
-             fault->step < G ? "forward" : "backward", fault->step % G);
-    expect(c, c->report.failure, part);
+    snprintf(part, sizeof part, "%s from rank %d is damaged", first_tensor(fault), fault->rank);
+    expect_receiver(c, fault, c->report.failure, fault->step, part);
+    expect_sent_in(c, fault);
 }
 
 TEST(test_a_damaged_message)
@@ -211,10 +223,10 @@ TEST(test_a_late_message)
 
 static void judge_exit(const SimCase *c, const RingFault *fault, int status)
 {
-    char part[160];
+    char words[32], part[64];
     assert_int_equal(-1, status);
-    snprintf(part, sizeof part, "rank %d is gone, last seen in %s step %d", fault->rank,
-             fault->step < G ? "forward" : "backward", fault->step % G);
+    snprintf(part, sizeof part, "rank %d is gone, last seen in %s", fault->rank,
+             step_words(fault->step, words));
     expect(c, c->report.failure, part);
     assert_false(strncmp(c->report.failure, "rank ", 5));
     assert_true(atoi(c->report.failure + 5) != fault->rank); /* it is the others who tell */
@@ -350,23 +362,21 @@ TEST(test_faults_in_all_methods)
 static int send_later(RingRank *r)
 {
     float data = 7, signal = 0;
-    RingExchange x = {0};
-    if (ring_receive(r, &x, 1, RING_V, &signal, sizeof signal) || ring_start(r, &x) ||
-        ring_wait(r, &x) || ring_send(r, &x, 1, RING_K, &data, sizeof data) || ring_start(r, &x))
-        return -1;
-    return ring_wait(r, &x);
+    return sim_message(r, 1, 0, RING_V, &signal, sizeof signal) ||
+                   sim_message(r, 0, 1, RING_K, &data, sizeof data)
+               ? -1
+               : 0;
 }
 
 static int look_early(RingRank *r)
 {
     float data = 5, signal = 0;
-    RingExchange x = {0}, looked = {0};
+    RingExchange x = {0};
     if (ring_receive(r, &x, 0, RING_K, &data, sizeof data) || ring_start(r, &x))
         return -1;
     if (!isnan(data))
         return ring_fail(r, "%g is there before it is sent", (double)data);
-    if (ring_send(r, &looked, 0, RING_V, &signal, sizeof signal) || ring_start(r, &looked) ||
-        ring_wait(r, &looked) || ring_wait(r, &x))
+    if (sim_message(r, 1, 0, RING_V, &signal, sizeof signal) || ring_wait(r, &x))
         return -1;
     return data == 7 ? 0 : ring_fail(r, "%g came", (double)data);
 }

@@ -36,7 +36,7 @@ static void assert_method_right(const Case *c, const Oracle *oracle, const RingS
 static void try_case(const MethodCase *m, AttnDtype dtype, int number)
 {
     static const int ranks[] = {1, 2, 3, 4, 6, 8};
-    static RingReport report;
+    static MethodRun run;
     const int step = quick() ? 6 : 3; /* neighbours in the list of problems take the others */
     Case *c = method_case_new(m, dtype);
     Oracle oracle = oracle_of(&c->args, 1, 1);
@@ -48,9 +48,10 @@ static void try_case(const MethodCase *m, AttnDtype dtype, int number)
                 const RingSetup setup =
                     method_setup((RingMethod)method, (RingLayout)layout, ranks[n],
                                  nodes_of((RingMethod)method, ranks[n], number + layout));
-                if (method_run(c, &setup, 1, &report))
-                    assert_method_right(c, &oracle, &setup, m->name);
-                ring_report_free(&report);
+                if (!method_run(&run, c, &setup, 1))
+                    continue;
+                assert_method_right(c, &oracle, &setup, m->name);
+                method_close(&run);
             }
     oracle_free(&oracle);
     case_free(c);
@@ -65,7 +66,7 @@ TEST(test_every_method_is_right)
 /* Every method with float32, and every divisor as a number of nodes. */
 TEST(test_every_number_of_nodes)
 {
-    static RingReport report;
+    static MethodRun run;
     for (int n = 1; n < METHOD_CASES; n += 4) {
         Case *c = method_case_new(&method_cases[n], ATTN_F32);
         Oracle oracle = oracle_of(&c->args, 1, 1);
@@ -76,9 +77,9 @@ TEST(test_every_number_of_nodes)
                         (RingMethod)m, (RingLayout)((n + G + nodes) % RING_LAYOUTS), G, nodes);
                     if (G % nodes)
                         continue;
-                    assert_true(method_run(c, &setup, 1, &report));
+                    assert_true(method_run(&run, c, &setup, 1));
                     assert_method_right(c, &oracle, &setup, method_cases[n].name);
-                    ring_report_free(&report);
+                    method_close(&run);
                 }
         oracle_free(&oracle);
         case_free(c);
@@ -110,21 +111,21 @@ static Bits bits_of_kernels(const Case *c)
 
 TEST(test_one_rank_is_the_kernel)
 {
-    static RingReport report;
+    static MethodRun run;
     for (int n = 0; n < METHOD_CASES; n++) {
         Case *c = method_case_new(&method_cases[n], (AttnDtype)((n + 1) % 3));
         const Bits kernels = bits_of_kernels(c);
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
                 const RingSetup setup = method_setup((RingMethod)method, (RingLayout)layout, 1, 1);
-                assert_true(method_run(c, &setup, 1, &report));
+                assert_true(method_run(&run, c, &setup, 1));
                 if (!bits_equal(kernels, bits_of(c)))
                     fail_msg("%s: %s over one rank has other bits than the kernel",
                              method_cases[n].name, ring_method_name(setup.method));
                 for (int tensor = 0; tensor < RING_TENSORS; tensor++)
-                    assert_true(report.rank[0].traffic.sent[RING_FORWARD][tensor] == 0 &&
-                                report.rank[0].traffic.sent[RING_BACKWARD][tensor] == 0);
-                ring_report_free(&report);
+                    assert_true(run.report.rank[0].traffic.sent[RING_FORWARD][tensor] == 0 &&
+                                run.report.rank[0].traffic.sent[RING_BACKWARD][tensor] == 0);
+                method_close(&run);
             }
         case_free(c);
     }
@@ -134,29 +135,29 @@ TEST(test_one_rank_is_the_kernel)
 TEST(test_every_run_has_the_same_bits)
 {
     static const int problems[] = {1, 5, 7, 10, 13};
-    static RingReport report;
+    static MethodRun run;
     for (int p = 0; p < 5; p++)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
             Case *c = method_case_new(&method_cases[problems[p]], (AttnDtype)((p + method) % 3));
             RingSetup setup = method_setup((RingMethod)method, (RingLayout)((p + method) % 3), 4,
                                            is_double(method) ? 2 : 1);
             Bits bits;
-            if (!method_run(c, &setup, 1, &report)) {
+            if (!method_run(&run, c, &setup, 1)) {
                 case_free(c);
                 continue;
             }
             bits = bits_of(c);
-            ring_report_free(&report);
+            method_close(&run);
             for (int again = 0; again < (quick() ? 4 : p ? 12 : 200); again++) {
                 setup.threads = again == 1 ? 12 : 1;
                 setup.adversarial = again > 1;
                 setup.schedule_seed = (uint64_t)(100 * p + again);
                 setup.verify_hops = again % 2;
-                assert_true(method_run(c, &setup, again == 0 ? 3 : 1, &report));
+                assert_true(method_run(&run, c, &setup, again == 0 ? 3 : 1));
                 if (!bits_equal(bits, bits_of(c)))
                     fail_msg("%s: %s has other bits in run %d", method_cases[problems[p]].name,
                              ring_method_name(setup.method), again);
-                ring_report_free(&report);
+                method_close(&run);
             }
             case_free(c);
         }

@@ -31,12 +31,8 @@ enum { MEETS_TWICE = 6 };
 /* A second exchange, begun and waited for while the first one is under way. */
 static int meet_meanwhile(RingRank *r)
 {
-    Rooms *ring = r->method;
-    RingExchange x = {0};
-    if (r->rank ? ring_receive(r, &x, 0, RING_Q, ring->dK[0], 4)
-                : ring_send(r, &x, 1, RING_Q, r->Q, 4))
-        return -1;
-    return ring_start(r, &x) || ring_wait(r, &x) ? -1 : 0;
+    Rooms *rooms = r->method;
+    return sim_message(r, 0, 1, RING_Q, r->rank ? rooms->dK[0] : r->Q, 4);
 }
 
 /* K of this rank goes to the other one, whose K comes into `remote block`. */

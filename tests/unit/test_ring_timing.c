@@ -142,11 +142,7 @@ static int late_open(RingRank *r)
 static int word_forward(RingRank *r)
 {
     float word = 1;
-    RingExchange x = {0};
-    if (r->rank ? ring_send(r, &x, 0, RING_K, &word, sizeof word)
-                : ring_receive(r, &x, 1, RING_K, &word, sizeof word))
-        return -1;
-    return ring_start(r, &x) || ring_wait(r, &x) ? -1 : 0;
+    return sim_message(r, 1, 0, RING_K, &word, sizeof word);
 }
 
 TEST(nobody_is_timed_before_all_are_there)
