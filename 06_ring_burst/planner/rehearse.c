@@ -16,7 +16,7 @@
  * Memory is addresses that belong to nobody: the library compares them (ring_touch), and no one
  * reads what is there.
  *
- * Interface: ring_schedule_rehearse (schedule.h).
+ * Interface: ring_schedule_make, ring_schedule_free (schedule.h).
  */
 #include "planner/schedule.h"
 
@@ -174,7 +174,7 @@ static int meet(RingRank *r, const RingBlock *q, const RingBlock *k)
 }
 
 /* Small work, known only by the bytes that it reads and writes. One thing behind the other is one
- * line; what begins and ends a pass is counted with its calls (schedule.c). */
+ * line; what begins and ends a pass is counted with its calls (around_the_calls). */
 static int pass_over(RingRank *r, double bytes)
 {
     const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
@@ -243,7 +243,8 @@ static void go_through(RingRank *r)
         method->close(r);
 }
 
-int ring_schedule_rehearse(RingSchedule *s)
+/* All ranks write down what they do. */
+static int rehearse(RingSchedule *s)
 {
     const size_t channels = (size_t)(s->ranks * s->ranks) * RING_TENSORS;
     Rehearsal *p = calloc(1, sizeof *p);
@@ -276,4 +277,57 @@ int ring_schedule_rehearse(RingSchedule *s)
         free(p->waiting);
     free(p);
     return status;
+}
+
+/* Passes over memory before a rank's first call and behind its last one, counted with these calls:
+ *
+ *     forward    the first call reads no state, and the last one writes O rounded instead of it
+ *     backward   delta reads O and dO; dK and dV begin as zeros; where the queries stay, the kernel
+ *                reads dO and clears its own dQ; in the end sums are read, and stored rounded */
+static void around_the_calls(RingSchedule *s)
+{
+    const AttnShape *n = &s->plan->shape;
+    const double b = (double)dtype_size(s->plan->dtype), each = (double)(n->B * n->d);
+    for (int r = 0; r < s->ranks; r++) {
+        const double q = each * (double)(s->plan->q[r].tokens * n->H);
+        const double kv = each * (double)(2 * s->plan->k[r].tokens * n->Hkv);
+        RingAction *first = NULL, *last = NULL;
+        for (int64_t i = 0; i < s->count[r]; i++)
+            if (s->actions[r][i].work.pairs > 0) {
+                last = &s->actions[r][i];
+                first = first ? first : last;
+            }
+        if (!first)
+            continue;
+        if (s->pass == RING_FORWARD) {
+            first->bytes -= 4 * q;
+            last->bytes += (b - 4) * q;
+        } else {
+            first->bytes +=
+                2 * b * q + 4 * kv + (ring_queries_travel(s->plan, s->pass) ? 0 : (b + 4) * q);
+            last->bytes += (4 + b) * (q + kv);
+        }
+    }
+}
+
+int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
+{
+    memset(s, 0, sizeof *s);
+    s->plan = plan;
+    s->pass = pass;
+    s->ranks = plan->setup.ranks;
+    if (rehearse(s) != 0) {
+        ring_schedule_free(s);
+        return -1;
+    }
+    around_the_calls(s);
+    return 0;
+}
+
+void ring_schedule_free(RingSchedule *s)
+{
+    for (int r = 0; r < s->ranks; r++)
+        free(s->actions[r]);
+    free(s->messages);
+    memset(s, 0, sizeof *s);
 }

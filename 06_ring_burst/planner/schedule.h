@@ -5,7 +5,7 @@
  * the cost model predicts times, and --trace draws who has which block.
  *
  * Interface: RingAction, RingMessage, RingSchedule, ring_schedule_make, ring_schedule_run,
- * ring_schedule_free; ring_schedule_rehearse.
+ * ring_schedule_free.
  */
 #ifndef RING_SCHEDULE_H
 #define RING_SCHEDULE_H
@@ -56,8 +56,5 @@ void ring_schedule_free(RingSchedule *s);
 /* Plays it: fills start and end of all actions and messages. Returns the end, in seconds; -1: no
  * memory. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates);
-
-/* All ranks write down what they do. 0, or -1: no memory. */
-int ring_schedule_rehearse(RingSchedule *s);
 
 #endif
