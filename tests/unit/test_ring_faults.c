@@ -395,7 +395,7 @@ TEST(test_what_is_on_its_way_is_nan)
         sim_run_table(&table, setup, NULL);
 }
 
-/* --- short memory -------------------------------------------------------------------------------*/
+/* --- short memory ------------------------------------------------------------------------------*/
 
 /* A host whose memory is short from a certain allocation on, whichever rank asks. */
 static _Atomic int allocations_left;

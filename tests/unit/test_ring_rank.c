@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_rank: the small work of a rank: zeros, copies with pitches, sums, narrowing and widening
- * in place, rounding of partials, rows in halves.
+ * test_ring_rank: the small work of a rank: zeros, copies with pitches, sums, narrowing and
+ * widening in place, rounding of partials, rows in halves.
  *
- * (What blocks of tokens see of each other: test_ring_methods, over all methods, layouts and masks.)
+ * (What blocks of tokens see of each other: test_ring_methods, over all methods, layouts and
+ * masks.)
  */
 #include "ring_sim_case.h"
 

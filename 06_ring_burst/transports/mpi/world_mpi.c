@@ -173,7 +173,7 @@ static void *guard(void *timeout_s)
 }
 
 /* It runs from before MPI_Init until the process ends: both MPI_Init and MPI_Finalize wait for all
- * ranks. All threads that start later block SIGTERM as this one does, and it waits for the guard. */
+ * ranks. This thread and all that start later block SIGTERM: it waits for the guard. */
 static void start_guard(double timeout_s)
 {
     static double limit;

@@ -105,9 +105,9 @@ static void send_ring(Sender *s, SendBlock block, Journey journey, int way, int 
 }
 
 /* Two levels. Rank (a, i) of node a, place i holds owner (a - m, i - s) at outer step m, inner step
- * s. Out, the block of s = 0 is also the next node's. Home, from s = g-1 to 0 and from m = M-1 to 0,
- * K and V leave for the next node where they arrived first (s = g-1), sums where they are complete
- * (0). */
+ * s. Out, the block of s = 0 is also the next node's. Home, from s = g-1 to 0 and from m = M-1 to
+ * 0, K and V leave for the next node where they arrived first (s = g-1), sums where they are
+ * complete (0). */
 static void send_tree(Sender *s, SendBlock block, Journey journey, int leaving_s)
 {
     const int M = s->c->nodes, g = s->c->ranks / M, a = s->rank / g, i = s->rank % g;
