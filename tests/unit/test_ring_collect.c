@@ -6,7 +6,6 @@
  * them), dK is K, dV is V. So each result has to have the bytes of its input, wherever a chunk
  * ended: within a quarter, within a batch, behind the last token.
  */
-#include "harness/io/fill.h"
 #include "ring_sim_case.h"
 
 #define GAP ((size_t)4096) /* between the halves of dQ */
@@ -56,42 +55,15 @@ static const RingMethodTable same = {.forward = same_forward, .backward = same_b
 /* threads: of all ranks. */
 static void run_same(AttnShape s, TensorLayout layout, RingLayout dealt, int ranks, int threads)
 {
-    Case *problem = case_new((AttnShape){1, 1, 1, 1, 1, 1}, ATTN_F32, LAYOUT_BSHD, 1);
     RingSetup setup = sim_setup(ranks, dealt);
-    SimCase *c;
-    const struct {
-        Storage *storage;
-        Tensor *view;
-        int64_t N, heads;
-        FillTensor fill; /* 0: a result */
-    } all[] = {
-        {&problem->Q, &problem->args.Q, s.Nq, s.H, FILL_Q},
-        {&problem->dO, &problem->args.dO, s.Nq, s.H, FILL_DO},
-        {&problem->K, &problem->args.K, s.Nk, s.Hkv, FILL_K},
-        {&problem->V, &problem->args.V, s.Nk, s.Hkv, FILL_V},
-        {&problem->O, &problem->args.O, s.Nq, s.H, (FillTensor)0},
-        {&problem->dQ, &problem->args.dQ, s.Nq, s.H, (FillTensor)0},
-        {&problem->dK, &problem->args.dK, s.Nk, s.Hkv, (FillTensor)0},
-        {&problem->dV, &problem->args.dV, s.Nk, s.Hkv, (FillTensor)0},
-    };
-    free(problem->lse);
-    problem->args.lse = problem->lse = calloc((size_t)(s.B * s.H * s.Nq), sizeof(float));
-    assert_non_null(problem->lse);
-    problem->args.shape = s;
-    case_align(problem, ATTN_MASK_NONE);
-    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
-        tensor_free(all[n].storage);
-        assert_int_equal(
-            0, tensor_new(all[n].storage, ATTN_F32, layout, s.B, all[n].N, all[n].heads, s.d));
-        *all[n].view = all[n].storage->view;
-        if (all[n].fill)
-            fill_tensor(all[n].view, all[n].fill, 1, FILL_NORMAL);
-    }
     setup.threads = threads;
-    c = sim_case(problem, &setup, &same);
+    SimCase *c = sim_case(case_new(s, ATTN_F32, layout, 1), &setup, &same);
+    const Case *p = c->problem;
     assert_int_equal(0, sim_run(c));
-    for (size_t n = 0; n < 4; n++)
-        assert_true(tensor_fingerprint(all[n].storage) == tensor_fingerprint(all[n + 4].storage));
+    assert_true(tensor_fingerprint(&p->O) == tensor_fingerprint(&p->Q));
+    assert_true(tensor_fingerprint(&p->dQ) == tensor_fingerprint(&p->dO));
+    assert_true(tensor_fingerprint(&p->dK) == tensor_fingerprint(&p->K));
+    assert_true(tensor_fingerprint(&p->dV) == tensor_fingerprint(&p->V));
     sim_case_free(c);
 }
 
