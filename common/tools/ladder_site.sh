@@ -36,8 +36,7 @@ TXT
 site_others() {
     ls 06_ring_burst/planner/*.c 06_ring_burst/runtime/*.c common/harness/models/model*.c \
         common/attention/forward/cpu/*.c common/attention/*.c common/wasm/*.c common/tensor.c \
-        common/alloc.c common/dtype.c common/units/exp.c common/units/product.c |
-        grep -v planner/ring_map.c
+        common/alloc.c common/dtype.c common/units/exp.c common/units/product.c
 }
 
 # site_object OUT FILE FLAGS...: the object's name on stdout. With SITE_RUNGS, a folder whose files
