@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_main.h: the main of a program whose tests (unit.h) need a GPU.
+ * gpu_main.h: the main of a program whose tests (unit.h) need a GPU; with GPU_ARCH in front of it
+ * one of this architecture alone, and without code for one the program has no tests.
  *
  *     PROGRAM [small [TEST]]
  *
@@ -14,6 +15,10 @@
 #include "../unit/unit.h"
 
 #include "harness/device/device.h"
+
+#ifndef GPU_ARCH
+#define GPU_ARCH 0
+#endif
 
 static int small;
 
@@ -31,6 +36,10 @@ int main(int argc, char **argv)
 {
     if (device_count() == 0) {
         printf("no CUDA device\n");
+        return 77;
+    }
+    if (GPU_ARCH && (device_arch() != GPU_ARCH || unit_count == 0)) {
+        printf("no GPU with sm_%d, or no code for one\n", GPU_ARCH);
         return 77;
     }
     small = argc > 1 && strcmp(argv[1], "small") == 0;

@@ -11,6 +11,8 @@
 #ifndef GRADIENT_PARTS_H
 #define GRADIENT_PARTS_H
 
+#include "../unit/key_blocks.h"
+
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
 #include "harness/device/device.h"
@@ -23,19 +25,11 @@ static inline AttnArgs part_of_keys(const AttnArgs *a, int64_t first, int64_t co
                                     AttnSegment room[MOST_PART_SEGMENTS], AttnSegment *room_dev)
 {
     AttnArgs part = *a;
-    int64_t kept = 0;
     assert_true(a->positions_k.count <= MOST_PART_SEGMENTS);
-    for (int64_t s = 0; s < a->positions_k.count; s++) {
-        const AttnSegment *g = &a->positions_k.host[s];
-        const int64_t lo = g->first > first ? g->first : first;
-        const int64_t end =
-            g->first + g->length < first + count ? g->first + g->length : first + count;
-        if (lo < end)
-            room[kept++] = (AttnSegment){lo - first, end - lo, g->sequence,
-                                         g->position + (lo - g->first) * g->stride, g->stride};
-    }
-    assert_int_equal(0, device_upload(room_dev, room, sizeof *room * (size_t)kept));
-    part.positions_k = (AttnPositions){room_dev, kept, room};
+    part.positions_k = positions_cut(a->positions_k, first, count, room);
+    assert_int_equal(0,
+                     device_upload(room_dev, room, sizeof *room * (size_t)part.positions_k.count));
+    part.positions_k.segments = room_dev;
     part.shape.Nk = part.K.shape[1] = part.V.shape[1] = count;
     part.K.data = (char *)a->K.data + first * a->K.stride[1] * (int64_t)dtype_size(a->K.dtype);
     part.V.data = (char *)a->V.data + first * a->V.stride[1] * (int64_t)dtype_size(a->V.dtype);

@@ -12,11 +12,11 @@
  */
 #include "large_case.h"
 
+#include "../unit/judge_case.h"
 #include "alloc.h"
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attn_config.h"
-#include "harness/check/check.h"
 #include "harness/rung.h"
 
 CUDA_RUNG_FN(flash_backward, v0_atomics)
@@ -126,7 +126,6 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     assert_int_equal(ATTN_OK, flash_forward_library_cuda(a));
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
         const Tensor *written[] = {&a->dQ, &a->dK, &a->dV};
-        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
         const int plain = variants[n].backward != flash_backward_library_cuda;
         if (!(variants[n].dtypes >> dtype & 1) ||
             (variants[n].arch && device_arch() != variants[n].arch) ||
@@ -137,11 +136,9 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
         assert_int_equal(ATTN_OK, variants[n].backward(a));
         assert_int_equal(0, device_synchronize());
         fetch_outputs(g, queries, keys, c);
-        check_outputs(&check, &oracle, &c->args, 1, variants[n].c);
+        const Check check = check_of(&c->args, &oracle, 1, variants[n].c);
         print_message("%s: worst error %.2f of its bound\n", variants[n].name, check.bound_ratio);
-        if (!check.pass)
-            check_explain(&check, variants[n].name, &c->args, stderr);
-        assert_true(check.pass);
+        assert_pass(&check, &c->args, variants[n].name);
         workspace_trim(); /* gigabytes */
     }
     oracle_free(&oracle);

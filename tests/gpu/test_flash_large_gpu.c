@@ -12,7 +12,7 @@
 
 #include "device_case.h"
 
-#include "harness/check/check.h"
+#include "../unit/judge_case.h"
 #include "harness/rung.h"
 #include "large_case.h"
 
@@ -59,14 +59,11 @@ static void fetch_outputs(const Large *g, const Sample *queries, float *O_state_
 static void judge(const char *name, const Large *g, const Sample *queries, float *O_state_dev,
                   Case *c, const Oracle *oracle, double bound_c)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     assert_int_equal(0, device_synchronize());
     fetch_outputs(g, queries, O_state_dev, c);
-    check_outputs(&check, oracle, &c->args, 0, bound_c);
+    const Check check = check_of(&c->args, oracle, 0, bound_c);
     print_message("%s: worst error %.2f of its bound\n", name, check.bound_ratio);
-    if (!check.pass)
-        check_explain(&check, name, &c->args, stderr);
-    assert_true(check.pass);
+    assert_pass(&check, &c->args, name);
 }
 
 /* Every forward variant of the dtype, then every kernel that resumes. */

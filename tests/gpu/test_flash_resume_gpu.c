@@ -47,8 +47,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
 {
     const int64_t Nk = c->args.shape.Nk;
     DeviceCase *d = device_case_new(c);
-    float *O_state = malloc(d->elements * sizeof *O_state);
-    assert_non_null(O_state);
+    float *O_state = state_new(c);
     Oracle oracle = oracle_of(&c->args, 0, 2);
     for (int k = 0; k < KERNEL_COUNT; k++)
         for (int trial = 0; kernel_takes(&kernels[k], c->args.Q.dtype) && trial < 6; trial++) {
@@ -98,9 +97,8 @@ TEST(test_a_block_that_nobody_sees)
                 continue;
             Case *c = unseen_case(kind, dtype, 24);
             DeviceCase *d = device_case_new(c);
-            float *O_state = malloc(d->elements * sizeof *O_state);
+            float *O_state = state_new(c);
             Oracle before = oracle_of(&c->args, 0, 1); /* the last 70 add nothing */
-            assert_non_null(O_state);
             state_from_oracle(c, 140, O_state);
             device_case_state_up(d, O_state);
             add_keys(d, &kernels[k], 140, 70);
@@ -129,23 +127,16 @@ TEST(test_same_order_same_bits)
             Case *c = shard_new(&shards[n], dtype, LAYOUT_BSHD);
             DeviceCase *d = device_case_new(c);
             const KeySplit split = split_random(c->args.shape.Nk, 4);
-            float *first = malloc(d->elements * sizeof *first), *lse;
-            float *again = malloc(d->elements * sizeof *again);
-            lse = malloc(d->rows * sizeof *lse);
-            assert_true(first && again && lse);
+            float *O_state = state_new(c);
+            void *O = NULL, *lse = NULL;
             for (int repeat = 0; repeat < (small ? 2 : 20); repeat++) {
-                float *O_state = repeat ? again : first;
                 start(d, O_state);
                 add_split(d, &kernels[k], &split, 0);
                 device_case_state_down(d, O_state);
-                if (repeat == 0)
-                    memcpy(lse, c->lse, d->rows * sizeof *lse);
-                assert_memory_equal(first, O_state, d->elements * sizeof *first);
-                assert_memory_equal(lse, c->lse, d->rows * sizeof *lse);
+                assert_repeats(&O, O_state, d->elements * sizeof *O_state);
+                assert_repeats(&lse, c->lse, d->rows * sizeof *c->lse);
             }
-            free(first);
-            free(again);
-            free(lse);
+            free(O), free(lse), free(O_state);
             device_case_free(d);
             case_free(c);
         }

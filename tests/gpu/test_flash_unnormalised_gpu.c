@@ -22,14 +22,9 @@
 #include "device_case.h"
 #include "gpu_main.h"
 
+#include "../unit/judge_case.h"
 #include "attention/forward/cuda/block_resume.h"
-#include "harness/check/check.h"
 #include "split_cases.h"
-
-static float bound_c(AttnDtype dtype)
-{
-    return dtype == ATTN_F32 ? 4 : 16; /* tensor cores */
-}
 
 /* m, l and lse on the device: nothing seen; O_state as a broken start would leave it. O of an
  * earlier run must not be taken for that of this one. */
@@ -138,13 +133,10 @@ static int attend_unnormalised(DeviceCase *d, const KeySplit *split, int last)
     return done;
 }
 
-static void assert_right(const Case *c, const Oracle *oracle, const char *label)
+static void judge(const Case *c, const Oracle *oracle, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, oracle, &c->args, 0, bound_c(c->args.Q.dtype));
-    if (!check.pass)
-        check_explain(&check, label, &c->args, stderr);
-    assert_true(check.pass && tensor_intact(&c->O));
+    assert_right(c, oracle, 0, c->args.Q.dtype == ATTN_F32 ? 4 : 16, label); /* tensor cores */
+    assert_true(tensor_intact(&c->O));
 }
 
 /* 16 bits whose keys are not split: of the whole, and so of no block either. */
@@ -160,8 +152,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
 {
     const int64_t Nk = c->args.shape.Nk;
     DeviceCase *d = device_case_new(c);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    Oracle oracle = oracle_of(&c->args, 0, 2);
     for (int trial = 0; trial < (small ? 2 : 4); trial++) {
         KeySplit split = split_random(Nk, single_keys ? MOST_BLOCKS : 2 + trial);
         if (trial == 0 && world)
@@ -170,7 +161,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
         const int at_once = attend_unnormalised(d, &split, trial % 2);
         assert_true(at_once || trial % 2 == 0 || !has_last_kernel(&c->args));
         last_blocks += at_once;
-        assert_right(c, &oracle, label);
+        judge(c, &oracle, label);
     }
     oracle_free(&oracle);
     device_case_free(d);
@@ -198,21 +189,18 @@ TEST(test_one_block_is_the_plain_pass)
         case_align(c, n % 4 < 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_LOWER_RIGHT);
         DeviceCase *d = device_case_new(c);
         const AttnArgs args = device_case_args(d, &c->args);
-        unsigned char *O = malloc(c->O.bytes);
-        float *lse = malloc(d->rows * sizeof *lse);
-        assert_true(O && lse);
+        void *O = NULL, *lse = NULL;
         (void)attend_unnormalised(d, &whole, 0);
-        memcpy(O, c->O.base, c->O.bytes);
-        memcpy(lse, c->lse, d->rows * sizeof *lse);
+        assert_repeats(&O, c->O.base, c->O.bytes);
+        assert_repeats(&lse, c->lse, d->rows * sizeof *c->lse);
         assert_int_equal(0, device_fill_bytes(d->O_dev, 0xFF, c->O.bytes));
         assert_int_equal(ATTN_OK, flash_block_cuda(&args, NULL));
         assert_int_equal(0, device_synchronize());
         assert_int_equal(0, device_download(c->O.base, d->O_dev, c->O.bytes));
-        assert_int_equal(0, device_download(c->lse, d->lse_dev, d->rows * sizeof *lse));
-        assert_memory_equal(O, c->O.base, c->O.bytes);
-        assert_memory_equal(lse, c->lse, d->rows * sizeof *lse);
-        free(O);
-        free(lse);
+        assert_int_equal(0, device_download(c->lse, d->lse_dev, d->rows * sizeof *c->lse));
+        assert_repeats(&O, c->O.base, c->O.bytes);
+        assert_repeats(&lse, c->lse, d->rows * sizeof *c->lse);
+        free(O), free(lse);
         device_case_free(d);
         case_free(c);
     }
@@ -220,8 +208,7 @@ TEST(test_one_block_is_the_plain_pass)
 
 static double error_as_O_and_lse(DeviceCase *d, const KeySplit *split, const Oracle *oracle)
 {
-    float *O_state = malloc(d->elements * sizeof *O_state);
-    assert_non_null(O_state);
+    float *O_state = state_new(d->host);
     flash_state_start(&d->host->args, O_state);
     device_case_state_up(d, O_state);
     for (int n = 0; n < split->count; n++) {
@@ -242,8 +229,7 @@ TEST(test_unnormalised_states_lose_nothing)
         Case *c = case_new((AttnShape){1, 8, 8, 512, 1024, 32}, (AttnDtype)dtype, LAYOUT_BSHD, 1);
         const KeySplit one = split_evenly(1024, 1, 0), many = split_evenly(1024, 16, 0);
         DeviceCase *d = device_case_new(c);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+        Oracle oracle = oracle_of(&c->args, 0, 4);
         (void)attend_unnormalised(d, &one, 0);
         const double once = largest_lse_error(c, &oracle);
         (void)attend_unnormalised(d, &many, 0);
@@ -268,13 +254,12 @@ TEST(test_a_nonfinite_key_stays)
         Case *c = case_new((AttnShape){1, 2, 2, 70, 160, 16}, (AttnDtype)(n / 24 % 3),
                            n / 72 ? LAYOUT_ODD : LAYOUT_BSHD, 1);
         const KeySplit split = split_evenly(160, 4, 0);
-        Oracle oracle;
         c->args.rule = rules[n / 8 % 3];
         case_set(&c->args.K, 0, 17 + n % 4 * 40, 1, 3, values[n / 4 % 2]);
         DeviceCase *d = device_case_new(c);
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         (void)attend_unnormalised(d, &split, 0);
-        assert_right(c, &oracle, "a key that is not finite");
+        judge(c, &oracle, "a key that is not finite");
         oracle_free(&oracle);
         device_case_free(d);
         case_free(c);

@@ -16,14 +16,15 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no GPU of compute capability 9.0, or no code for one.
  */
+#define GPU_ARCH 90
+
+#include "gpu_main.h"
 #include "gradient_device.h"
 
+#include "../unit/judge_case.h"
 #include "attn_config.h"
-#include "harness/check/check.h"
 
 #ifdef HAVE_SM90A
-static int small; /* 1: run under a sanitizer */
-
 /* Queries and keys as a rank of a zigzag ring has them: an early and a late half each. */
 static void make_zigzag(Case *c)
 {
@@ -80,8 +81,6 @@ TEST(test_shapes)
             1 + case_random() % 2,       h[0],       h[1], lengths[case_random() % 12],
             lengths[case_random() % 12], dims[n % 8]};
         Case *c = case_new(shape, n % 4 ? ATTN_BF16 : ATTN_F16, layouts[case_random() % 3], 1);
-        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-        Oracle oracle;
         char label[80];
         case_align(c, case_random() % 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_UPPER_LEFT);
         c->args.rule = rules[case_random() % 6];
@@ -93,16 +92,11 @@ TEST(test_shapes)
         snprintf(label, sizeof label, "case %d: %d x %d, d = %d, %d/%d heads", n, (int)shape.Nq,
                  (int)shape.Nk, (int)shape.d, (int)h[0], (int)h[1]);
         free(run_forward(c));
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 2));
         flash_backward_set_deterministic(n % 2);
         assert_int_equal(ATTN_OK, run(c));
         flash_backward_set_deterministic(0);
-        check_outputs(&check, &oracle, &c->args, 1, 16);
-        if (!check.pass)
-            check_explain(&check, label, &c->args, stderr);
-        assert_true(check.pass && tensor_intact(&c->dQ) && tensor_intact(&c->dK) &&
-                    tensor_intact(&c->dV));
-        oracle_free(&oracle);
+        case_judge(c, 1, 16, 2, label);
+        assert_true(tensor_intact(&c->dQ) && tensor_intact(&c->dK) && tensor_intact(&c->dV));
         case_free(c);
     }
 }
@@ -114,7 +108,7 @@ TEST(test_same_bits_in_order)
     for (int n = 0; n < (small ? 0 : 9); n++) {
         const AttnShape shape = {2, 12, 12, 900, 1000, 64 << n / 3};
         Case *c = case_new(shape, n % 2 ? ATTN_F16 : ATTN_BF16, LAYOUT_BSHD, 1);
-        unsigned char *first[3] = {NULL, NULL, NULL};
+        void *first[3] = {NULL, NULL, NULL};
         const Storage *host[] = {&c->dQ, &c->dK, &c->dV};
         case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
         c->args.rule = rules[n % 3];
@@ -122,14 +116,8 @@ TEST(test_same_bits_in_order)
         flash_backward_set_deterministic(1);
         for (int again = 0; again < (quick() ? 10 : 50); again++) {
             assert_int_equal(ATTN_OK, run(c));
-            for (int t = 0; t < 3; t++) {
-                if (!first[t]) {
-                    first[t] = (unsigned char *)malloc(host[t]->bytes);
-                    assert_non_null(first[t]);
-                    memcpy(first[t], host[t]->base, host[t]->bytes);
-                }
-                assert_memory_equal(first[t], host[t]->base, host[t]->bytes);
-            }
+            for (int t = 0; t < 3; t++)
+                assert_repeats(&first[t], host[t]->base, host[t]->bytes);
         }
         flash_backward_set_deterministic(0);
         for (int t = 0; t < 3; t++)
@@ -189,16 +177,3 @@ TEST(test_what_they_take)
     device_set_smem_limit(0);
 }
 #endif
-
-int main(int argc, char **argv)
-{
-#ifdef HAVE_SM90A
-    if (device_count() > 0 && device_arch() == 90) {
-        small = argc > 1 && strcmp(argv[1], "small") == 0;
-        return unit_tests() ? 1 : 0;
-    }
-#endif
-    (void)argc, (void)argv;
-    printf("no GPU of compute capability 9.0, or no code for one\n");
-    return 77;
-}

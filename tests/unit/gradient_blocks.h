@@ -108,16 +108,7 @@ static inline void add_queries(const Case *c, FlashBlockFn function, const float
             part.lse[bh * count + i] = c->args.lse[bh * n->Nq + first + i];
             part_delta[bh * count + i] = delta[bh * n->Nq + first + i];
         }
-    part.positions_q = attn_positions(segments, 0);
-    for (int64_t s = 0; s < c->args.positions_q.count; s++) {
-        const AttnSegment g = c->args.positions_q.segments[s];
-        const int64_t from = g.first > first ? g.first : first;
-        const int64_t to = g.first + g.length < first + count ? g.first + g.length : first + count;
-        if (from < to)
-            segments[part.positions_q.count++] =
-                (AttnSegment){from - first, to - from, g.sequence,
-                              g.position + (from - g.first) * g.stride, g.stride};
-    }
+    part.positions_q = positions_cut(c->args.positions_q, first, count, segments);
     part_sums.dQ = floats_new(query_floats(&part.shape));
     memset(part_sums.dQ, 0, sizeof(float) * (size_t)query_floats(&part.shape));
     assert_int_equal(ATTN_OK, function(&part, part_delta, part_sums));

@@ -3,12 +3,13 @@
  * honest_attention.h: attention in float32 and 16 bits as a careful kernel would compute it, for
  * the tests of the bounds: every rounding happens, none is unnecessary, the order of sums is free.
  *
- * Forward: online softmax over tiles of keys, P rounded to the storage type before P V. Backward:
- * delta from the rounded O, P from the float32 lse, P and dS rounded to the storage type.
+ * Online softmax over tiles of keys, P rounded to the storage type before P V. (The backward pass,
+ * with and without options: honest_options.h.)
  *
  * Interface:
  * - Honest: the choices that two right kernels may make differently.
- * - honest_forward, honest_backward: write all outputs of a Case.
+ * - honest_forward: writes O and lse of a Case.
+ * - Shares, shares_add, shares_report: how much of their bounds right results use.
  */
 #ifndef HONEST_ATTENTION_H
 #define HONEST_ATTENTION_H
@@ -16,7 +17,7 @@
 #include <math.h>
 
 #include "attn_pairs.h"
-#include "oracle_case.h"
+#include "judge_case.h"
 
 typedef struct Honest {
     int64_t tile;    /* keys per tile of the online softmax */
@@ -101,21 +102,6 @@ static inline void honest_forward(const Honest *w, const AttnArgs *a)
                 honest_row(w, a, b, h, i);
 }
 
-/* P and dS of one pair. */
-static inline void honest_pair(const Honest *w, const AttnArgs *a, int64_t b, int64_t h, int64_t i,
-                               int64_t j, float delta, float *P, float *dS)
-{
-    const int64_t kv = h / (a->shape.H / a->shape.Hkv);
-    float slope;
-    const float s = honest_score(w, a, b, h, i, j, &slope);
-    const float dP = honest_dot(w, &a->dO, &a->V, b, i, h, j, kv, 1);
-    *P = expf(s - a->lse[(b * a->shape.H + h) * a->shape.Nq + i]);
-    if (w->flush && *P < 0x1p-126f)
-        *P = 0;
-    *dS = dtype_round(a->Q.dtype, *P * (dP - delta) * slope);
-    *P = dtype_round(a->Q.dtype, *P);
-}
-
 static inline float *honest_zeros(const Tensor *t)
 {
     float *sum = calloc((size_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]), 4);
@@ -133,33 +119,30 @@ static inline void honest_store(const Tensor *t, float *sum)
     free(sum);
 }
 
-/* honest_forward came first: O and lse are read. */
-static inline void honest_backward(const Honest *w, const AttnArgs *a)
+/* The worst share of each bound so far. */
+typedef double Shares[3][CHECK_COUNT];
+
+static inline void shares_add(Shares worst, AttnDtype dtype, const Check *check)
 {
-    const AttnShape s = a->shape;
-    float *dQ = honest_zeros(&a->dQ), *dK = honest_zeros(&a->dK), *dV = honest_zeros(&a->dV);
-    for (int64_t row = 0; row < s.B * s.H * s.Nq; row++) {
-        const int64_t i = w->backwards ? s.Nq - 1 - row % s.Nq : row % s.Nq;
-        const int64_t h = row / s.Nq % s.H, b = row / (s.Nq * s.H), kv = h / (s.H / s.Hkv);
-        const float delta = honest_dot(w, &a->dO, &a->O, b, i, h, i, h, 1);
-        float *dQ_i = dQ + ((b * s.Nq + i) * s.H + h) * s.d;
-        for (int64_t n = 0; n < s.Nk; n++) {
-            const int64_t j = w->backwards ? s.Nk - 1 - n : n,
-                          at = ((b * s.Nk + j) * s.Hkv + kv) * s.d;
-            float P, dS;
-            if (!attn_sees(a, i, j))
-                continue;
-            honest_pair(w, a, b, h, i, j, delta, &P, &dS);
-            for (int64_t x = 0; x < s.d; x++) {
-                dQ_i[x] += a->scale * (dS * honest_at(&a->K, b, j, kv, x));
-                dK[at + x] += a->scale * (dS * honest_at(&a->Q, b, i, h, x));
-                dV[at + x] += P * honest_at(&a->dO, b, i, h, x);
-            }
-        }
+    for (int which = 0; which < CHECK_COUNT; which++)
+        worst[dtype][which] = fmax(worst[dtype][which], check->array[which].worst_ratio);
+}
+
+/* Of the first `arrays`. A bound that right results never come near would say nothing. */
+static inline void shares_report(const char *whose, Shares worst, int arrays)
+{
+    static const char *const names[] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
+    for (int dtype = 0; dtype < 3; dtype++) {
+        char line[160];
+        for (int which = 0, at = 0; which < arrays; which++)
+            at += snprintf(line + at, sizeof line - (size_t)at, " %s %.3f", names[which],
+                           worst[dtype][which]);
+        print_message("# worst share of the bound, %s, %s:%s\n", whose,
+                      dtype_name((AttnDtype)dtype), line);
+        for (int which = 0; which < arrays; which++)
+            assert_true(worst[dtype][which] > (which < CHECK_DWQ ? 0.01 : 0.001) &&
+                        worst[dtype][which] <= 1);
     }
-    honest_store(&a->dQ, dQ);
-    honest_store(&a->dK, dK);
-    honest_store(&a->dV, dV);
 }
 
 #endif

@@ -2,7 +2,9 @@
  *
  * honest_options.h: attention with stage 05's options in float32 and 16 bits as a careful kernel
  * would compute it (honest_attention.h does it without options), and the same with one mistake, to
- * see that the bounds of the oracle let the first pass and not the second.
+ * see that the bounds of the oracle let the first pass and not the second. And the backward pass of
+ * attention without options: delta from the rounded O, P from the float32 lse, P and dS rounded to
+ * the storage type.
  *
  * Qn and Kn are rounded to the dtype, the temperature is part of a float32 scale, weights are made
  * from the largest score and the sum of a row, backward from a finished float32 lse, and rounded
@@ -12,6 +14,7 @@
  * Interface:
  * - Mistake. HonestOptions: order of sums, root of a GPU, and what to do wrong.
  * - honest_options_run: writes O, lse, dQ, dK, dV, dwq, dwk of args.
+ * - honest_backward: writes dQ, dK, dV of args without options, after honest_forward.
  */
 #ifndef HONEST_OPTIONS_H
 #define HONEST_OPTIONS_H
@@ -129,6 +132,8 @@ static inline float honest_weight(const HonestRun *r, int64_t b, int64_t h, int6
     int64_t q_first = 0, k_first = 0;
     float A = P, f = 1;
     *gain = 1;
+    if (!o)
+        return P;
     while (attn_position(a->positions_q, q_first).sequence != q.sequence)
         q_first++;
     while (attn_position(a->positions_k, k_first).sequence != q.sequence)
@@ -182,44 +187,74 @@ static inline void honest_option_row(const HonestRun *r, int64_t b, int64_t h, i
     a->lse[(b * s.H + h) * s.Nq + i] = r->how->mistake == LSE_OF_WEIGHTS ? lse + logf(left) : lse;
 }
 
+/* P from lse, and what honest_weight makes of it. */
+static inline float honest_again(const HonestRun *r, int64_t b, int64_t h, int64_t i, int64_t j,
+                                 float *A, float *slope, float *gain)
+{
+    const AttnArgs *a = &r->plain;
+    const float S = honest_score(&r->how->way, a, b, h, i, j, slope);
+    float P = expf(S - a->lse[(b * a->shape.H + h) * a->shape.Nq + i]);
+    if (r->how->way.flush && P < 0x1p-126f)
+        P = 0;
+    *A = honest_weight(r, b, h, i, j, P, gain);
+    return P;
+}
+
 /* Adds row i of head h to the three sums. */
-static inline void honest_option_gradient(const HonestRun *r, int64_t b, int64_t h, int64_t i)
+static inline void honest_gradient(const HonestRun *r, int64_t b, int64_t h, int64_t i)
 {
     const AttnArgs *a = &r->plain;
     const AttnOptions *o = r->args->options;
     const AttnShape s = a->shape;
     const Honest *w = &r->how->way;
-    const int64_t kv = h / (s.H / s.Hkv);
-    const int clips = o->clip_low != 0 || o->clip_high != 1;
-    const float lse = a->lse[(b * s.H + h) * s.Nq + i];
-    float delta = honest_dot(w, &a->dO, &a->O, b, i, h, i, h, 1), slope, gain;
-    if (clips && r->how->mistake != CLIP_WITH_ROWSUM) {
+    const int64_t kv = h / (s.H / s.Hkv), q_at = ((b * s.Nq + i) * s.H + h) * s.d;
+    float delta = honest_dot(w, &a->dO, &a->O, b, i, h, i, h, 1), A, slope, gain;
+    if (o && (o->clip_low != 0 || o->clip_high != 1) && r->how->mistake != CLIP_WITH_ROWSUM) {
         delta = 0;
-        for (int64_t j = 0; j < s.Nk; j++) {
-            float P;
-            if (!attn_sees(a, i, j))
-                continue;
-            P = expf(honest_score(w, a, b, h, i, j, &slope) - lse);
-            honest_weight(r, b, h, i, j, P, &gain);
-            delta += P * (gain * honest_dot(w, &a->dO, &a->V, b, i, h, j, kv, 1));
-        }
+        for (int64_t j = 0; j < s.Nk; j++)
+            if (attn_sees(a, i, j)) {
+                const float P = honest_again(r, b, h, i, j, &A, &slope, &gain);
+                delta += P * (gain * honest_dot(w, &a->dO, &a->V, b, i, h, j, kv, 1));
+            }
     }
-    for (int64_t j = 0; j < s.Nk; j++) {
-        const int64_t q_at = ((b * s.Nq + i) * s.H + h) * s.d;
+    for (int64_t n = 0; n < s.Nk; n++) {
+        const int64_t j = w->backwards ? s.Nk - 1 - n : n;
         const int64_t k_at = ((b * s.Nk + j) * s.Hkv + kv) * s.d;
-        float P, A, dS;
         if (!attn_sees(a, i, j))
             continue;
-        P = expf(honest_score(w, a, b, h, i, j, &slope) - lse);
-        A = dtype_round(a->Q.dtype, honest_weight(r, b, h, i, j, P, &gain));
-        dS = gain * honest_dot(w, &a->dO, &a->V, b, i, h, j, kv, 1) - delta;
-        dS = dtype_round(r->args->Q.dtype, P * dS * slope);
+        const float P = honest_again(r, b, h, i, j, &A, &slope, &gain);
+        const float dP = gain * honest_dot(w, &a->dO, &a->V, b, i, h, j, kv, 1);
+        const float dS = dtype_round(r->args->Q.dtype, P * (dP - delta) * slope);
+        A = dtype_round(a->Q.dtype, A);
         for (int64_t x = 0; x < s.d; x++) {
             r->dQn[q_at + x] += a->scale * (dS * honest_at(&a->K, b, j, kv, x));
             r->dKn[k_at + x] += a->scale * (dS * honest_at(&a->Q, b, i, h, x));
             r->dV[k_at + x] += A * honest_at(&a->dO, b, i, h, x);
         }
     }
+}
+
+/* The three sums over all rows; dV is stored. */
+static inline void honest_gradients(HonestRun *r)
+{
+    const AttnArgs *a = r->args;
+    const AttnShape s = a->shape;
+    r->dQn = honest_zeros(&a->Q);
+    r->dKn = honest_zeros(&a->K);
+    r->dV = honest_zeros(&a->V);
+    for (int64_t row = 0; row < s.B * s.H * s.Nq; row++)
+        honest_gradient(r, row / (s.H * s.Nq), row / s.Nq % s.H,
+                        r->how->way.backwards ? s.Nq - 1 - row % s.Nq : row % s.Nq);
+    honest_store(&a->dV, r->dV);
+}
+
+static inline void honest_backward(const Honest *w, const AttnArgs *a)
+{
+    const HonestOptions how = {*w, RIGHT, 0};
+    HonestRun r = {.how = &how, .args = a, .plain = *a};
+    honest_gradients(&r);
+    honest_store(&a->dQ, r.dQn);
+    honest_store(&a->dK, r.dKn);
 }
 
 static inline void honest_options_run(const HonestOptions *how, const AttnArgs *a)
@@ -238,14 +273,9 @@ static inline void honest_options_run(const HonestOptions *how, const AttnArgs *
         r.plain.Q = r.Qn.view;
         r.plain.K = r.Kn.view;
     }
-    r.dQn = honest_zeros(&a->Q);
-    r.dKn = honest_zeros(&a->K);
-    r.dV = honest_zeros(&a->V);
     for (int64_t row = 0; row < s.B * s.H * s.Nq; row++)
         honest_option_row(&r, row / (s.H * s.Nq), row / s.Nq % s.H, row % s.Nq);
-    for (int64_t row = 0; row < s.B * s.H * s.Nq; row++)
-        honest_option_gradient(&r, row / (s.H * s.Nq), row / s.Nq % s.H, row % s.Nq);
-    honest_store(&a->dV, r.dV);
+    honest_gradients(&r);
     if (!o->norm_group) {
         honest_store(&a->dQ, r.dQn);
         honest_store(&a->dK, r.dKn);

@@ -7,11 +7,13 @@
  * segment or a sequence. Ring attention cuts its keys like that, so the cases are its shards.
  *
  * Interface:
+ * - positions_cut: a map of some of the tokens.
  * - KeyBlock, key_block_cut, key_block_free: keys first .. first+count-1 of a case.
  * - KeySplit, split_random, split_evenly: which blocks, in which order.
  * - Shard, shards, shard_new: cases with several segments of queries and keys. shard_wanted: the
  *   long ones show an emulated processor nothing more.
  * - unseen_case: one whose last block nobody sees.
+ * - state_new: room for a state.
  * - state_from_oracle: the state after some keys by the definition, not by any kernel.
  * - largest_lse_error: how far the lse of a case is from the definition.
  */
@@ -29,6 +31,22 @@ typedef struct KeyBlock {
     uint8_t *mask; /* [Nq][count] or NULL */
 } KeyBlock;
 
+/* Tokens first .. first+count-1 of a map. */
+static inline AttnPositions positions_cut(AttnPositions map, int64_t first, int64_t count,
+                                          AttnSegment *room)
+{
+    int64_t kept = 0;
+    for (int64_t s = 0; s < map.count; s++) {
+        const AttnSegment g = map.host[s];
+        const int64_t from = g.first > first ? g.first : first;
+        const int64_t to = g.first + g.length < first + count ? g.first + g.length : first + count;
+        if (from < to)
+            room[kept++] = (AttnSegment){from - first, to - from, g.sequence,
+                                         g.position + (from - g.first) * g.stride, g.stride};
+    }
+    return attn_positions(room, kept);
+}
+
 /* The block must not move afterwards: args points into it. */
 static inline void key_block_cut(KeyBlock *block, const Case *c, int64_t first, int64_t count)
 {
@@ -38,16 +56,7 @@ static inline void key_block_cut(KeyBlock *block, const Case *c, int64_t first, 
     part->shape.Nk = part->K.shape[1] = part->V.shape[1] = count;
     part->K.data = (char *)part->K.data + dtype_size(part->K.dtype) * first * part->K.stride[1];
     part->V.data = (char *)part->V.data + dtype_size(part->V.dtype) * first * part->V.stride[1];
-    part->positions_k = attn_positions(block->segments, 0);
-    for (int64_t s = 0; s < c->args.positions_k.count; s++) {
-        AttnSegment g = c->args.positions_k.segments[s];
-        const int64_t from = g.first > first ? g.first : first;
-        const int64_t to = g.first + g.length < first + count ? g.first + g.length : first + count;
-        if (from < to)
-            block->segments[part->positions_k.count++] =
-                (AttnSegment){from - first, to - from, g.sequence,
-                              g.position + (from - g.first) * g.stride, g.stride};
-    }
+    part->positions_k = positions_cut(c->args.positions_k, first, count, block->segments);
     if (part->mask) {
         part->mask = block->mask = malloc((size_t)(part->shape.Nq * count));
         assert_non_null(block->mask);
@@ -215,7 +224,16 @@ static inline Case *unseen_case(int kind, AttnDtype dtype, int64_t d)
     return c;
 }
 
-/* --- a state by the definition -----------------------------------------------------------------*/
+/* --- states ------------------------------------------------------------------------------------*/
+
+/* Room for O_state [B][Nq][H][d]. */
+static float *state_new(const Case *c)
+{
+    const AttnShape *s = &c->args.shape;
+    float *O_state = malloc(sizeof *O_state * (size_t)(s->B * s->Nq * s->H * s->d));
+    assert_non_null(O_state);
+    return O_state;
+}
 
 /* O_state [B][Nq][H][d] and c->args.lse after the first `count` keys: the oracle's, rounded. */
 static inline void state_from_oracle(const Case *c, int64_t count, float *O_state)

@@ -5,36 +5,21 @@
  */
 #include <math.h>
 
-#include "oracle_case.h"
+#include "honest_options.h"
 
-#include "harness/check/check.h"
-#include "honest_attention.h"
+static Shares worst;
 
-static double worst[3][CHECK_COUNT];
-
-/* Runs the honest kernel on a case and returns the verdict. */
-static Check judge(const Case *c, const Honest *w, int threads)
+/* Runs the honest kernel on a case: its results have to pass. */
+static Check expect_pass(const Case *c, const Honest *w, const char *name)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     honest_forward(w, &c->args);
     honest_backward(w, &c->args);
-    Oracle o = oracle_of(&c->args, 1, threads);
-    check_outputs(&check, &o, &c->args, 1, 4);
-    for (int which = 0; which <= CHECK_DV; which++) {
-        double *so_far = &worst[c->args.Q.dtype][which];
-        *so_far = fmax(*so_far, check.array[which].worst_ratio);
-    }
+    Oracle o = oracle_of(&c->args, 1, 2);
+    const Check check = check_of(&c->args, &o, 1, 4);
+    assert_pass(&check, &c->args, name);
+    shares_add(worst, c->args.Q.dtype, &check);
     oracle_free(&o);
     return check;
-}
-
-static void expect_pass(const Case *c, const Honest *w, const char *name)
-{
-    const Check check = judge(c, w, 2);
-    if (check.pass)
-        return;
-    check_explain(&check, name, &c->args, stderr);
-    fail_msg("%s, dtype %s: a right result was refused", name, dtype_name(c->args.Q.dtype));
 }
 
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
@@ -149,7 +134,6 @@ TEST(bound_is_not_idle)
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 1, 1, 16, 256, 32}, (AttnDtype)dtype, 0, 1);
         uint8_t *mask = calloc(16 * 256, 1);
-        Check check = {.inputs_intact = 1, .storage_intact = 1};
         assert_non_null(mask);
         Oracle o = oracle_of(&c->args, 1, 1);
         for (int64_t i = 0; i < 16; i++)
@@ -158,7 +142,7 @@ TEST(bound_is_not_idle)
         honest_forward(&ways[0], &c->args);
         honest_backward(&ways[0], &c->args);
         c->args.mask = NULL;
-        check_outputs(&check, &o, &c->args, 1, 16);
+        const Check check = check_of(&c->args, &o, 1, 16);
         assert_false(check.pass);
         for (int which = 0; which <= CHECK_DV; which++) {
             print_message("# dropped key, %s, %s: %.1f bounds\n", dtype_name((AttnDtype)dtype),
@@ -175,7 +159,6 @@ TEST(bound_is_not_idle)
 TEST(capped_infinity_passes)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 20, 20, 8}, ATTN_F32, LAYOUT_BSHD, 1);
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     c->args.softcap = 3;
     case_set(&c->args.Q, 0, 5, 1, 2, INFINITY);
     honest_forward(&ways[0], &c->args);
@@ -183,8 +166,7 @@ TEST(capped_infinity_passes)
     for (int spoiled = 0; spoiled < 3; spoiled++) {
         if (spoiled)
             case_set(&c->args.O, 0, spoiled == 1 ? 5 : 6, 1, 0, NAN);
-        check_outputs(&check, &o, &c->args, 0, 4);
-        assert_int_equal(spoiled < 2, check.pass);
+        assert_int_equal(spoiled < 2, case_agrees(c, &o, 0, 4, NULL));
     }
     oracle_free(&o);
     case_free(c);
@@ -197,19 +179,15 @@ TEST(delta_of_a_subnormal_O)
     double most = 0;
     for (int n = 0; n < 100; n++) {
         Case *c = case_new((AttnShape){1, 1, 1, 8, 8, 1 + n % 4}, ATTN_F16, LAYOUT_BSHD, 1);
-        Check check;
         case_align(c, n % 2 ? ATTN_MASK_CAUSAL_LOWER_RIGHT : ATTN_MASK_NONE);
         case_fill(&c->args.dO, 200);
         for (int64_t e = 0; e < tensor_count(&c->args.V); e++)
             tensor_set(&c->args.V, e,
                        (case_random() % 2 ? 1e-7f : -1e-7f) *
                            powf(10, 3 * (float)(case_random() % 1001) / 1000));
-        check = judge(c, &ways[n % 3], 1);
+        const Check check = expect_pass(c, &ways[n % 3], "subnormal O");
         most =
             fmax(most, fmax(check.array[CHECK_DQ].worst_ratio, check.array[CHECK_DK].worst_ratio));
-        if (!check.pass)
-            check_explain(&check, "subnormal O", &c->args, stderr);
-        assert_true(check.pass);
         case_free(c);
     }
     print_message("# dQ and dK of 800 rows with a subnormal O use %.2f of the bound\n", most);
@@ -222,7 +200,6 @@ TEST(delta_of_a_flushed_P)
 {
     for (int n = 0; n < 20; n++) {
         Case *c = case_new((AttnShape){1, 1, 1, 4, 64, 1}, ATTN_F16, LAYOUT_BSHD, 1);
-        Check check;
         c->args.scale = 1;
         for (int64_t i = 0; i < 4; i++)
             case_set(&c->args.Q, 0, i, 0, 0, 1);
@@ -231,21 +208,12 @@ TEST(delta_of_a_flushed_P)
             case_set(&c->args.K, 0, j, 0, 0, j == 0 ? 8 : -9.5f - (float)n / 16);
             case_set(&c->args.V, 0, j, 0, 0, j == 0 ? 0 : 1);
         }
-        check = judge(c, &ways[n % 3], 1);
-        if (!check.pass)
-            check_explain(&check, "flushed P", &c->args, stderr);
-        assert_true(check.pass);
+        expect_pass(c, &ways[n % 3], "flushed P");
         case_free(c);
     }
 }
 
 TEST(report)
 {
-    for (int dtype = 0; dtype < 3; dtype++) {
-        print_message("# worst share of the bound, %s: O %.2f lse %.2f dQ %.2f dK %.2f dV %.2f\n",
-                      dtype_name((AttnDtype)dtype), worst[dtype][0], worst[dtype][1],
-                      worst[dtype][2], worst[dtype][3], worst[dtype][4]);
-        for (int which = 0; which <= CHECK_DV; which++)
-            assert_true(worst[dtype][which] > 0.01 && worst[dtype][which] <= 1);
-    }
+    shares_report("honest", worst, CHECK_DWQ);
 }

@@ -5,10 +5,7 @@
  */
 #include <math.h>
 
-#include "oracle_case.h"
-
-#include "harness/check/check.h"
-#include "honest_attention.h"
+#include "honest_options.h"
 
 static const Honest plain = {1 << 20, 0, 0, 0};
 
@@ -42,20 +39,10 @@ static int passes(Subject *s)
     return s->check.pass;
 }
 
-/* The explanation of the last check, as text. */
-static const char *explanation(const Subject *s)
-{
-    static char text[8192];
-    FILE *to = fmemopen(text, sizeof text, "w");
-    assert_non_null(to);
-    check_explain(&s->check, "variant", &s->c->args, to);
-    fclose(to);
-    return text;
-}
-
+/* In the explanation of the last check. */
 static void expect_text(const Subject *s, const char *part)
 {
-    const char *text = explanation(s);
+    const char *text = explanation(&s->check, &s->c->args);
     if (!strstr(text, part))
         fail_msg("the explanation lacks \"%s\":\n%s", part, text);
 }
@@ -66,7 +53,7 @@ TEST(right_result_passes)
         for (int mask = 0; mask < 4; mask++) {
             Subject s = subject_new((AttnDtype)dtype, (AttnMask)mask);
             assert_true(passes(&s));
-            assert_string_equal("", explanation(&s));
+            assert_string_equal("", explanation(&s.check, &s.c->args));
             assert_true(s.check.bound_ratio > 0 && s.check.bound_ratio <= 1);
             assert_int_equal(0, s.check.nonfinite);
             s.check.inputs_intact = 0;

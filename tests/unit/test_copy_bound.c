@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_copy_bound.c: ulysses with more ranks than kv heads: each copy of a kv head rounds its part
- * of dK and dV, the owner adds the parts. What a tensor-core kernel does on each rank is done here
- * in double with the same roundings: P and dS to 16 bits as factors, the part, the sum.
+ * of dK and dV, the owner adds the parts. What a kernel does on each rank is done here by the
+ * honest one: P and dS are rounded as factors, then the part, then the sum.
  *
  * - With the term for copies every result is within its bound. Without it some are not: a kernel
  *   uses up u16 (sum of |P||dO|) for P alone when there are one or two queries.
@@ -11,82 +11,35 @@
  */
 #include <math.h>
 
-#include "oracle_case.h"
+#include "honest_options.h"
 
-#include "harness/check/check.h"
-
-static double rounded(AttnDtype dtype, double x)
-{
-    return (double)dtype_round_f64(dtype, x);
-}
-
-/* O, lse and delta of (h, i); P [Nk]. */
-static double row_of(Case *c, int64_t h, int64_t i, double *P)
-{
-    const AttnArgs *a = &c->args;
-    const AttnShape *s = &a->shape;
-    double sum = 0, delta = 0;
-    for (int64_t j = 0; j < s->Nk; j++) {
-        double qk = 0;
-        for (int64_t x = 0; x < s->d; x++)
-            qk += (double)case_get(&a->Q, 0, i, h, x) * (double)case_get(&a->K, 0, j, 0, x);
-        sum += P[j] = exp((double)a->scale * qk);
-    }
-    for (int64_t j = 0; j < s->Nk; j++)
-        P[j] /= sum;
-    a->lse[h * s->Nq + i] = (float)log(sum);
-    for (int64_t x = 0; x < s->d; x++) {
-        double O = 0;
-        for (int64_t j = 0; j < s->Nk; j++)
-            O += rounded(a->Q.dtype, P[j]) * (double)case_get(&a->V, 0, j, 0, x);
-        case_set(&a->O, 0, i, h, x, (float)O);
-        delta += (double)case_get(&a->dO, 0, i, h, x) * (double)case_get(&a->O, 0, i, h, x);
-    }
-    return delta;
-}
-
-/* dQ of the row, and what head h gives to dK and dV [Nk][d]. */
-static void add_row(Case *c, int64_t h, int64_t i, double *dK, double *dV)
-{
-    const AttnArgs *a = &c->args;
-    const AttnShape *s = &a->shape;
-    double P[8], dQ[64] = {0};
-    const double delta = row_of(c, h, i, P);
-    for (int64_t j = 0; j < s->Nk; j++) {
-        double dP = 0, dS, factor;
-        for (int64_t x = 0; x < s->d; x++)
-            dP += (double)case_get(&a->dO, 0, i, h, x) * (double)case_get(&a->V, 0, j, 0, x);
-        dS = rounded(a->Q.dtype, P[j] * (dP - delta));
-        factor = rounded(a->Q.dtype, P[j]);
-        for (int64_t x = 0; x < s->d; x++) {
-            dQ[x] += (double)a->scale * dS * (double)case_get(&a->K, 0, j, 0, x);
-            dK[j * s->d + x] += (double)a->scale * dS * (double)case_get(&a->Q, 0, i, h, x);
-            dV[j * s->d + x] += factor * (double)case_get(&a->dO, 0, i, h, x);
-        }
-    }
-    for (int64_t x = 0; x < s->d; x++)
-        case_set(&a->dQ, 0, i, h, x, (float)dQ[x]);
-}
-
-/* One kv head, `copies` of it. */
+/* One kv head, `copies` of it: each rounds what its query heads give. */
 static void compute(Case *c, int64_t copies)
 {
+    static const Honest way = {8, 0, 0, 0};
     const AttnShape *s = &c->args.shape;
-    const AttnDtype dtype = c->args.Q.dtype;
-    static double sums[2][8 * 64], parts[2][8 * 64];
-    memset(sums, 0, sizeof sums);
+    const int64_t heads = s->H / copies, d = s->d;
+    double dK[8 * 64] = {0}, dV[8 * 64] = {0};
+    honest_forward(&way, &c->args);
     for (int64_t copy = 0; copy < copies; copy++) {
-        memset(parts, 0, sizeof parts);
-        for (int64_t h = copy * s->H / copies; h < (copy + 1) * s->H / copies; h++)
-            for (int64_t i = 0; i < s->Nq; i++)
-                add_row(c, h, i, parts[0], parts[1]);
-        for (int n = 0; n < 2; n++)
-            for (int64_t e = 0; e < s->Nk * s->d; e++)
-                sums[n][e] += rounded(dtype, parts[n][e]);
+        AttnArgs part = c->args;
+        Tensor *own[] = {&part.Q, &part.O, &part.dO, &part.dQ};
+        part.shape.H = heads;
+        part.lse += copy * heads * s->Nq;
+        for (int t = 0; t < 4; t++) {
+            const int64_t at = tensor_offset(own[t], 0, 0, copy * heads);
+            own[t]->data = (char *)own[t]->data + at * (int64_t)dtype_size(own[t]->dtype);
+            own[t]->shape[2] = heads;
+        }
+        honest_backward(&way, &part);
+        for (int64_t e = 0; e < s->Nk * d; e++) {
+            dK[e] += case_get(&part.dK, 0, e / d, 0, e % d);
+            dV[e] += case_get(&part.dV, 0, e / d, 0, e % d);
+        }
     }
-    for (int64_t e = 0; e < s->Nk * s->d; e++) {
-        case_set(&c->args.dK, 0, e / s->d, 0, e % s->d, (float)sums[0][e]);
-        case_set(&c->args.dV, 0, e / s->d, 0, e % s->d, (float)sums[1][e]);
+    for (int64_t e = 0; e < s->Nk * d; e++) {
+        case_set(&c->args.dK, 0, e / d, 0, e % d, (float)dK[e]);
+        case_set(&c->args.dV, 0, e / d, 0, e % d, (float)dV[e]);
     }
 }
 

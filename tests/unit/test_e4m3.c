@@ -200,7 +200,6 @@ TEST(root_mean_square_refuses_a_dropped_key)
 {
     Case *c = case_new((AttnShape){1, 2, 2, 120, 250, 128}, ATTN_E4M3, LAYOUT_BSHD, 1);
     const Tensor *all[] = {&c->args.Q, &c->args.K, &c->args.V};
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     for (int t = 0; t < 3; t++) {
         for (int64_t n = 0; n < all[t]->shape[1]; n++)
             for (int64_t h = 0; h < 2; h++)
@@ -210,10 +209,10 @@ TEST(root_mean_square_refuses_a_dropped_key)
     }
     Oracle o = oracle_of(&c->args, 0, 1);
     bytes_run(c, -1, NULL);
-    check_outputs(&check, &o, &c->args, 0, 16);
+    Check check = check_of(&c->args, &o, 0, 16);
     assert_true(check.pass && check.array[CHECK_O].rms_ratio > 0.3);
     bytes_run(c, 200, NULL);
-    check_outputs(&check, &o, &c->args, 0, 16);
+    check = check_of(&c->args, &o, 0, 16);
     assert_false(check.pass);
     assert_true(check.array[CHECK_O].rms_ratio > 1);
     assert_int_equal(check.array[CHECK_O].off, 0); /* element by element it would pass */
@@ -229,7 +228,6 @@ TEST(bound_holds_where_all_small_products_are_lost)
     Case *c = case_new((AttnShape){1, 2, 2, 60, 250, 128}, ATTN_E4M3, LAYOUT_BSHD, 1);
     const Tensor *all[] = {&c->args.Q, &c->args.K, &c->args.V};
     float scales[3][2];
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     for (int t = 0; t < 3; t++) {
         for (int64_t n = 0; n < all[t]->shape[1]; n++)
             for (int64_t h = 0; h < 2; h++)
@@ -243,7 +241,7 @@ TEST(bound_holds_where_all_small_products_are_lost)
     }
     Oracle o = oracle_of(&c->args, 0, 1);
     bytes_run(c, -1, scales);
-    check_outputs(&check, &o, &c->args, 0, 16);
+    const Check check = check_of(&c->args, &o, 0, 16);
     assert_true(check.pass && check.array[CHECK_LSE].worst_ratio > 0.3);
     oracle_free(&o);
     case_free(c);

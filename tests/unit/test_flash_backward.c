@@ -152,21 +152,20 @@ TEST(test_same_bits)
     const int repeats = quick() ? 6 : 200; /* each number of threads, and one again */
     Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
     const AttnShape *n = &c->args.shape;
-    const FlashSums first = sums_new(n), again = sums_new(n);
+    const FlashSums sums = sums_new(n);
+    void *dQ = NULL, *dK = NULL, *dV = NULL;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     float *delta = run_forward(c);
     for (int repeat = 0; repeat < repeats; repeat++) {
-        const FlashSums sums = repeat == 0 ? first : again;
         c->args.threads = 1 + repeat % 5;
         flash_sums_start(n, sums);
         assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
-        assert_memory_equal(first.dQ, sums.dQ, sizeof(float) * (size_t)query_floats(n));
-        assert_memory_equal(first.dK, sums.dK, sizeof(float) * (size_t)key_floats(n));
-        assert_memory_equal(first.dV, sums.dV, sizeof(float) * (size_t)key_floats(n));
+        assert_repeats(&dQ, sums.dQ, sizeof(float) * (size_t)query_floats(n));
+        assert_repeats(&dK, sums.dK, sizeof(float) * (size_t)key_floats(n));
+        assert_repeats(&dV, sums.dV, sizeof(float) * (size_t)key_floats(n));
     }
-    sums_free(first);
-    sums_free(again);
-    free(delta);
+    sums_free(sums);
+    free(dQ), free(dK), free(dV), free(delta);
     case_free(c);
 }
 
@@ -179,20 +178,14 @@ TEST(test_passes_repeat)
     for (int p = 0; p < 3; p++) {
         Case *c = case_new((AttnShape){1, 4, 2, 75, 170, 40}, ATTN_F16, LAYOUT_BSHD, 1);
         const Storage *gradients[] = {&c->dQ, &c->dK, &c->dV};
-        void *first[3];
+        void *first[3] = {NULL, NULL, NULL};
         case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
         c->args.threads = 2;
         free(run_forward(c));
         for (int repeat = 0; repeat < (quick() ? 3 : 200); repeat++) {
             assert_int_equal(ATTN_OK, passes[p](&c->args));
             for (int t = 0; t < 3; t++)
-                if (repeat == 0) {
-                    first[t] = malloc(gradients[t]->bytes);
-                    assert_non_null(first[t]);
-                    memcpy(first[t], gradients[t]->base, gradients[t]->bytes);
-                } else {
-                    assert_memory_equal(first[t], gradients[t]->base, gradients[t]->bytes);
-                }
+                assert_repeats(&first[t], gradients[t]->base, gradients[t]->bytes);
         }
         for (int t = 0; t < 3; t++)
             free(first[t]);

@@ -4,7 +4,7 @@
  * see? test_bounds.c asks that of small cases of every option; here are the inputs that programs
  * get: outliers, large scores, the bundled activations and the real dO of a training step.
  *
- * - Right ones pass: the honest kernel in three orders (honest_attention.h), and every backward
+ * - Right ones pass: the honest kernel in three orders (honest_options.h), and every backward
  *   pass of stages 01 and 04 behind every forward pass of stages 01 and 03, so what lse means is
  *   the same in all of them. Printed: the worst share of each bound, and of FlashAttention's rule.
  * - Wrong ones do not: delta missing, a key dropped, dQ and dK with a scale that is off. How small
@@ -14,12 +14,11 @@
 #include <math.h>
 
 #include "cli_lines.h"
-#include "honest_attention.h"
+#include "honest_options.h"
 
 #include "attention/backward/backward_library.h"
 #include "attention/forward/flash_library.h"
 #include "attention/rows.h"
-#include "harness/check/check.h"
 #include "harness/rung.h"
 
 RUNG_FN(flash_forward, v0_fa1_tiles)
@@ -59,8 +58,7 @@ static const Pass backwards[] = {{"naive v0_loops", naive_v0_loops_backward},
                                  {"library", flash_backward_library_cpu}};
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
-/* Worst shares of the bounds: [honest or variants][dtype][array] */
-static double worst[2][3][CHECK_COUNT];
+static Shares worst[2]; /* of the honest kernel, of the variants */
 
 static const Variant variants[] = {
     {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, "", NULL, NULL}};
@@ -110,23 +108,17 @@ static void trial_free(Trial *t)
 
 static Check judge(const Trial *t)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
-    check_outputs(&check, &t->oracle, &t->args, 1, 4);
-    return check;
+    return check_of(&t->args, &t->oracle, 1, 4);
 }
 
 static void expect_pass(const Trial *t, int group, const char *line, const char *name,
                         const char *forward)
 {
     const Check check = judge(t);
-    const AttnDtype dtype = t->args.Q.dtype;
-    for (int which = 0; which <= CHECK_DV; which++)
-        worst[group][dtype][which] =
-            fmax(worst[group][dtype][which], check.array[which].worst_ratio);
-    if (check.pass)
-        return;
-    check_explain(&check, name, &t->args, stderr);
-    fail_msg("%s, %s: %s behind %s was refused", line, dtype_name(dtype), name, forward);
+    char label[256];
+    snprintf(label, sizeof label, "%s behind %s, %s", name, forward, line);
+    assert_pass(&check, &t->args, label);
+    shares_add(worst[group], t->args.Q.dtype, &check);
 }
 
 /* Sanitizers and qemu: the honest kernel is slow, its accuracy is not theirs to judge. */
@@ -180,11 +172,9 @@ TEST(scores_of_millions)
         assert_false(t.oracle.beyond);
         assert_int_equal(ATTN_OK, forwards[1].run(&t.args));
         for (int b = 0; b < 4; b++) {
-            Check check;
             assert_int_equal(ATTN_OK, backwards[b].run(&t.args));
-            check = judge(&t);
-            check_explain(&check, backwards[b].name, &t.args, stderr);
-            assert_true(check.pass);
+            const Check check = judge(&t);
+            assert_pass(&check, &t.args, backwards[b].name);
         }
         trial_free(&t);
     }
@@ -269,14 +259,6 @@ TEST(missing_delta_and_keys)
  * f16, and storing one costs half a subnormal, 2^-25. That is the floor eta. */
 TEST(report)
 {
-    for (int group = 0; group < 2; group++)
-        for (int dtype = 0; dtype < 3; dtype++) {
-            const double *w = worst[group][dtype];
-            print_message("# worst share of the bound, %s, %s: O %.2f lse %.2f dQ %.2f dK %.2f "
-                          "dV %.2f\n",
-                          group ? "variants" : "honest", dtype_name((AttnDtype)dtype), w[0], w[1],
-                          w[2], w[3], w[4]);
-            for (int which = 0; which <= CHECK_DV; which++)
-                assert_true(w[which] > 0.01 && w[which] <= 1);
-        }
+    shares_report("honest", worst[0], CHECK_DWQ);
+    shares_report("variants", worst[1], CHECK_DWQ);
 }

@@ -12,8 +12,6 @@
 #include "attn_pairs.h"
 #include "honest_attention.h"
 
-#include "harness/check/check.h"
-
 /* ln(e^a + e^b) */
 static float merge_lse(float a, float b)
 {

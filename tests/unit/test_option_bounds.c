@@ -11,10 +11,6 @@
 #include "honest_options.h"
 #include "plain_options.h"
 
-#include "harness/check/check.h"
-#include "judge_case.h"
-
-static double worst[3][CHECK_COUNT];
 static const Honest ways[] = {{1, 0, 0, 0}, {1, 1, 1, 0}, {1, 0, 1, 1}};
 
 static const Option places[] = {
@@ -43,15 +39,14 @@ static OptionCase make_case(const Option *place, int n, AttnDtype dtype, int lar
 
 static Check judge(OptionCase *o, const HonestOptions *how, const Oracle *oracle)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     o->c->args.options = &o->options;
     honest_options_run(how, &o->c->args);
-    check_outputs(&check, oracle, &o->c->args, 1, 4);
-    return check;
+    return check_of(&o->c->args, oracle, 1, 4);
 }
 
 TEST(right_ones_pass)
 {
+    static Shares worst;
     const float sizes[] = {1, 3, 8};
     int count = 0;
     for (int place = 0; place < PLACE_COUNT; place++)
@@ -60,28 +55,17 @@ TEST(right_ones_pass)
                 const HonestOptions how = {ways[count % 3], RIGHT, 0};
                 OptionCase o = make_case(&places[place], n, (AttnDtype)dtype, count % 5 ? 2 : 4,
                                          sizes[count / 3 % 3]);
-                Check check;
+                char label[80];
+                snprintf(label, sizeof label, "%s, combination %d", places[place].name, n);
                 o.c->args.options = &o.options;
                 Oracle oracle = oracle_of(&o.c->args, 1, 1);
-                check = judge(&o, &how, &oracle);
-                for (int which = 0; which < CHECK_COUNT; which++)
-                    worst[dtype][which] = fmax(worst[dtype][which], check.array[which].worst_ratio);
-                if (!check.pass) {
-                    check_explain(&check, places[place].name, &o.c->args, stderr);
-                    fail_msg("%s, combination %d, %s: a right result was refused",
-                             places[place].name, n, dtype_name((AttnDtype)dtype));
-                }
+                const Check check = judge(&o, &how, &oracle);
+                assert_pass(&check, &o.c->args, label);
+                shares_add(worst, (AttnDtype)dtype, &check);
                 oracle_free(&oracle);
                 option_case_free(&o);
             }
-    for (int dtype = 0; dtype < 3; dtype++) {
-        const double *w = worst[dtype];
-        print_message("# worst share of the bound, %s: O %.2f lse %.2f dQ %.2f dK %.2f dV %.2f dwq "
-                      "%.3f dwk %.3f\n",
-                      dtype_name((AttnDtype)dtype), w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
-        for (int which = 0; which < CHECK_COUNT; which++)
-            assert_true(w[which] > (which < CHECK_DWQ ? 0.01 : 0.001) && w[which] <= 1);
-    }
+    shares_report("options", worst, CHECK_COUNT);
 }
 
 /* Which array shows each mistake; two lists, because a clip hides some and shows others. */
@@ -110,10 +94,9 @@ TEST(mistakes_do_not)
         for (int dtype = 0; dtype < 3; dtype++) {
             const HonestOptions how = {ways[0], mistakes[m].mistake, 0};
             OptionCase o = make_case(&places[0], mistakes[m].combination, (AttnDtype)dtype, 6, 1);
-            Check check;
             o.c->args.options = &o.options;
             Oracle oracle = oracle_of(&o.c->args, 1, 1);
-            check = judge(&o, &how, &oracle);
+            const Check check = judge(&o, &how, &oracle);
             /* f32 holds the normalised values as they are: that mistake is none */
             if (mistakes[m].mistake == NORM_UNROUNDED && dtype == ATTN_F32)
                 assert_true(check.pass);
@@ -140,6 +123,7 @@ TEST(one_key_at_large_scores)
             for (int way = 0; way < 3; way++) { /* none, dropout, a clip */
                 const HonestOptions how = {ways[0], RIGHT, 0};
                 const float root = sqrtf(sizes[n]);
+                const double c = dtype ? 16 : 4;
                 OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
                 float right;
                 case_set(&o.c->args.Q, 0, 0, 0, 0, root);
@@ -153,12 +137,12 @@ TEST(one_key_at_large_scores)
                 o.c->args.options = &o.options;
                 honest_options_run(&how, &o.c->args);
                 o.c->args.options = way ? &o.options : NULL;
-                assert_true(case_check(o.c, &oracle, 0, dtype ? 16 : 4).array[0].worst_ratio < 0.9);
+                assert_true(check_of(&o.c->args, &oracle, 0, c).array[0].worst_ratio < 0.9);
                 right = case_get(&o.c->args.O, 0, 0, 0, 0);
                 assert_true(right >= 1); /* it was not dropped */
                 for (int w = 0; w < 5; w++) {
                     case_set(&o.c->args.O, 0, 0, 0, 0, (float)(right * wrong[w]));
-                    if (case_check(o.c, &oracle, 0, dtype ? 16 : 4).array[0].off != 1)
+                    if (check_of(&o.c->args, &oracle, 0, c).array[0].off != 1)
                         fail_msg("score %g, %s, options %d: %g instead of %g passes",
                                  (double)sizes[n], dtype_name((AttnDtype)dtype), way,
                                  right * wrong[w], (double)right);
@@ -179,14 +163,13 @@ TEST(few_keys_at_large_scores)
         const int dtype = n % 3, size = n / 3 % 5, way = n / 15 % 3;
         const HonestOptions how = {ways[n / 45 % 3], RIGHT, 0};
         OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, sizes[size]);
-        Check check;
         o.options.dropout = way == 1 ? 0 : 0.1f;
         o.options.clip_low = way == 0 ? 0 : -0.03f;
         o.options.clip_high = way == 0 ? 1 : 1.05f;
         o.c->args.options = &o.options;
         Oracle oracle = oracle_of(&o.c->args, 0, 1);
         honest_options_run(&how, &o.c->args);
-        check = case_check(o.c, &oracle, 0, dtype ? 16 : 4);
+        const Check check = check_of(&o.c->args, &oracle, 0, dtype ? 16 : 4);
         most[dtype] = fmax(most[dtype], check.array[CHECK_O].worst_ratio);
         oracle_free(&oracle);
         option_case_free(&o);
@@ -207,7 +190,6 @@ TEST(dropped_key_shows)
         const HonestOptions how = {ways[0], RIGHT, 0};
         OptionCase o = make_case(&place, 2 + 3 + 18, (AttnDtype)dtype, 1, 1);
         uint8_t *mask = calloc(16 * 64, 1);
-        Check check;
         assert_non_null(mask);
         o.options.clip_low = -0.001f;
         o.c->args.options = &o.options;
@@ -215,7 +197,7 @@ TEST(dropped_key_shows)
         for (int64_t i = 0; i < 16; i++)
             mask[i * 64 + 63] = 1;
         o.c->args.mask = mask;
-        check = judge(&o, &how, &oracle);
+        const Check check = judge(&o, &how, &oracle);
         for (int which = 0; which < CHECK_COUNT; which++) {
             print_message("# dropped key, %s, %s: %.1f bounds\n", dtype_name((AttnDtype)dtype),
                           check.array[which].name, check.array[which].worst_ratio);
@@ -241,7 +223,6 @@ TEST(between_two_values)
             for (int n = 0; n < 5; n++) {
                 const HonestOptions how = {ways[0], RIGHT, tilts[n]};
                 OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
-                Check check;
                 o.options.norm_group = 2;
                 o.options.norm_eps = 0;
                 for (int64_t x = 0; x < 2; x++) { /* hat = 1, 1: Qn = w */
@@ -254,8 +235,7 @@ TEST(between_two_values)
                 o.c->args.options = &o.options;
                 o.c->args.scale = 1;
                 Oracle oracle = oracle_of(&o.c->args, 1, 1);
-                check = judge(&o, &how, &oracle);
-                found[n] = check.array[CHECK_LSE].worst_ratio;
+                found[n] = judge(&o, &how, &oracle).array[CHECK_LSE].worst_ratio;
                 oracle_free(&oracle);
                 option_case_free(&o);
             }
@@ -349,15 +329,12 @@ TEST(delta_of_a_subnormal_O)
     for (int n = 0; n < 200; n++) {
         const HonestOptions how = {ways[n % 3], RIGHT, 0};
         OptionCase o = make_case(&places[0], 18, ATTN_F16, 1, 1);
-        Check check;
         case_fill(&o.c->args.V, 1e-7f);
         case_fill(&o.c->args.dO, 200);
         o.c->args.options = &o.options;
         Oracle oracle = oracle_of(&o.c->args, 1, 1);
-        check = judge(&o, &how, &oracle);
-        if (!check.pass)
-            check_explain(&check, "dropout", &o.c->args, stderr);
-        assert_true(check.pass);
+        const Check check = judge(&o, &how, &oracle);
+        assert_pass(&check, &o.c->args, "dropout");
         oracle_free(&oracle);
         option_case_free(&o);
     }

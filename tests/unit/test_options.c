@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_options.c: what surrounds the values and bounds of stage 05's options. Options that ask for
- * nothing change no bit; the checker refuses wrong gradients of the normalisation's weights;
- * dropout keeps the mean; sequences in one tensor equal a batch; a sample of a big case equals the
- * same rows computed alone.
+ * nothing change no bit; the checker refuses wrong gradients of the normalisation's weights; a
+ * sample of a big case equals the same rows computed alone.
  */
 #include <math.h>
 
 #include "attn_pairs.h"
 #include "honest_options.h"
 #include "plain_options.h"
-
-#include "harness/check/check.h"
 
 static int same(const OracleArray *a, const OracleArray *b)
 {
@@ -59,28 +56,12 @@ static OptionCase norm_case(void)
 
 static Check judge(OptionCase *o, const Oracle *oracle, int backward)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     o->c->args.options = &o->options;
-    check_outputs(&check, oracle, &o->c->args, backward, 4);
-    return check;
-}
-
-/* What explain prints about it. */
-static void explanation(const Check *check, const AttnArgs *args, char *text, size_t size)
-{
-    FILE *f = tmpfile();
-    size_t found;
-    assert_non_null(f);
-    check_explain(check, "unit", args, f);
-    rewind(f);
-    found = fread(text, 1, size - 1, f);
-    text[found] = 0;
-    fclose(f);
+    return check_of(&o->c->args, oracle, backward, 4);
 }
 
 TEST(wrong_weight_gradients_fail)
 {
-    char text[2000];
     for (int which = CHECK_DWQ; which <= CHECK_DWK; which++)
         for (int way = 0; way < 7; way++) {
             Oracle oracle;
@@ -109,7 +90,7 @@ TEST(wrong_weight_gradients_fail)
             assert_true(check.array[which].checked);
             assert_true(way == 5 || check.array[which].off > 0);
             assert_int_equal(0, check.array[CHECK_DWQ + CHECK_DWK - which].off);
-            explanation(&check, &o.c->args, text, sizeof text);
+            const char *text = explanation(&check, &o.c->args);
             assert_non_null(strstr(text, which == CHECK_DWQ ? "dwq" : "dwk"));
             if (way == 0) {
                 assert_int_equal(heads - 1, check.array[which].h);
@@ -148,90 +129,6 @@ TEST(taint_reaches_weight_gradients)
     assert_false(judge(&o, &oracle, 1).pass);
     oracle_free(&oracle);
     option_case_free(&o);
-}
-
-/* The mean of O over seeds is O without dropout, within five standard deviations; lse stays. */
-TEST(dropout_keeps_the_mean)
-{
-    const Option place = {"", {1, 2, 1, 4, 12, 3}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    const int seeds = 4000;
-    OptionCase o = option_case_new(&place, ATTN_F32, 1, 1);
-    double sum[24] = {0};
-    Oracle one;
-    Plain p;
-    o.c->args.options = &o.options;
-    Oracle plain = oracle_of(&o.c->args, 0, 1);
-    p = plain_new(&o.c->args);
-    plain_forward(&p);
-    o.options.dropout = 0.25f;
-    for (int n = 0; n < seeds; n++) {
-        o.options.dropout_seed = (uint64_t)n;
-        assert_int_equal(0, oracle_run(&one, &o.c->args, 0, 1));
-        for (int64_t e = 0; e < 24; e++)
-            sum[e] += one.O.value[e];
-        assert_memory_equal(plain.lse.value, one.lse.value, 8 * sizeof(double));
-        oracle_free(&one);
-    }
-    for (int64_t e = 0; e < 24; e++) {
-        const double *P = p.P + e / 3 * 12;
-        double variance = 0; /* of one seed: sum of (P V)^2 p / (1 - p) */
-        for (int64_t j = 0; j < 12; j++)
-            variance += pow(P[j] * p.V[3 * j + e % 3], 2) * 0.25 / 0.75;
-        assert_true(variance > 0);
-        assert_true(fabs(sum[e] / seeds - plain.O.value[e]) < 5 * sqrt(variance / seeds));
-    }
-    plain_free(&p);
-    oracle_free(&plain);
-    option_case_free(&o);
-}
-
-/* Three sequences of 4 queries and 5 keys one after another, and as a batch of three: the same
- * numbers, dropout included, because the index of the sequence stands for the batch. */
-TEST(sequences_are_a_batch)
-{
-    const Option packed = {"", {1, 2, 1, 12, 15, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    const Option batch = {"", {3, 2, 1, 4, 5, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    OptionCase a = option_case_new(&packed, ATTN_BF16, 1, 1);
-    OptionCase b = option_case_new(&batch, ATTN_BF16, 1, 1);
-    const Tensor *of_a[] = {&a.c->args.Q, &a.c->args.K, &a.c->args.V, &a.c->args.dO};
-    const Tensor *of_b[] = {&b.c->args.Q, &b.c->args.K, &b.c->args.V, &b.c->args.dO};
-    for (int t = 0; t < 4; t++)
-        for (int64_t s = 0; s < 3; s++)
-            for (int64_t n = 0; n < of_b[t]->shape[1]; n++)
-                for (int64_t h = 0; h < of_b[t]->shape[2]; h++)
-                    for (int64_t x = 0; x < 4; x++)
-                        case_set(of_b[t], s, n, h, x,
-                                 case_get(of_a[t], 0, s * of_b[t]->shape[1] + n, h, x));
-    for (int64_t s = 0; s < 3; s++) {
-        a.c->segments_q[s] = (AttnSegment){4 * s, 4, s, 1, 1};
-        a.c->segments_k[s] = (AttnSegment){5 * s, 5, s, 0, 1};
-    }
-    a.c->args.positions_q.count = a.c->args.positions_k.count = 3;
-    a.options.norm_group = 2;
-    a.options.clip_low = -0.1f;
-    a.options.dropout = 0.4f;
-    b.options = a.options; /* with a's weights */
-    a.c->args.rule = b.c->args.rule = (AttnRule){3, 0};
-    a.c->args.options = b.c->args.options = &a.options;
-    Oracle one = oracle_of(&a.c->args, 1, 1);
-    Oracle three = oracle_of(&b.c->args, 1, 1);
-    for (int64_t e = 0; e < one.O.count; e++) { /* [h][s i][x] and [s][h][i][x] */
-        const int64_t x = e % 4, i = e / 4 % 4, s = e / 16 % 3, h = e / 48;
-        const int64_t to = ((s * 2 + h) * 4 + i) * 4 + x;
-        assert_true(near(one.O.value[e], three.O.value[to]) &&
-                    near(one.dQ.value[e], three.dQ.value[to]));
-        assert_true(near(one.O.fixed[e], three.O.fixed[to]) &&
-                    near(one.O.per_c[e], three.O.per_c[to]));
-    }
-    for (int64_t e = 0; e < one.dK.count; e++) /* one kv head: the order is the same */
-        assert_true(near(one.dK.value[e], three.dK.value[e]) &&
-                    near(one.dV.value[e], three.dV.value[e]));
-    for (int64_t e = 0; e < one.dwq.count; e++)
-        assert_true(near(one.dwq.value[e], three.dwq.value[e]));
-    oracle_free(&one);
-    oracle_free(&three);
-    option_case_free(&a);
-    option_case_free(&b);
 }
 
 /* More than 10^10 pair-channels, most of them outside the window: only a sample is computed, and no

@@ -10,9 +10,8 @@
  */
 #include <math.h>
 
-#include "oracle_case.h"
+#include "judge_case.h"
 
-#include "harness/check/check.h"
 #include "harness/oracle/oracle_core.h"
 
 #define KINDS 4
@@ -187,10 +186,9 @@ static void compute(Kinds *k, const Hole *hole)
 
 static Check judge(const Kinds *k, const Oracle *o)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1};
     Oracle keys;
     assert_int_equal(0, oracle_run_given(&keys, o, &k->c->args, 1));
-    check_outputs(&check, &keys, &k->c->args, 1, 16);
+    const Check check = check_of(&k->c->args, &keys, 1, 16);
     oracle_given_free(&keys);
     return check;
 }

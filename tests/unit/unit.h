@@ -11,6 +11,7 @@
  * - quick: how much of its list a test may leave out. 0: nothing. 1 (ATTN_TEST_QUICK=1, under
  *   sanitizers): they see nothing new in the same code with another dtype or size. 2 (an emulated
  *   processor): a few of a list show what all would.
+ * - assert_repeats: the same bits as the first time.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -66,6 +67,19 @@ static inline int quick(void)
 {
     const char *wanted = getenv("ATTN_TEST_QUICK");
     return wanted ? atoi(wanted) : 0;
+}
+
+/* *first is NULL at first, then a copy of these bytes, with which later calls compare. The caller
+ * frees it. */
+static inline void assert_repeats(void **first, const void *now, size_t bytes)
+{
+    if (*first) {
+        assert_memory_equal(*first, now, bytes);
+        return;
+    }
+    *first = malloc(bytes);
+    assert_non_null(*first);
+    memcpy(*first, now, bytes);
 }
 
 #endif
