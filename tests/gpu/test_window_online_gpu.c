@@ -14,38 +14,9 @@
 #include "gpu_main.h"
 #include "window_device.h"
 
-/* --- orders, options ---------------------------------------------------------------------------*/
-
 TEST(test_any_order_is_one_pass)
 {
-    for (int n = 0; n < 6; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
-        Plain *p = plain_new(&c, 2, 37, 53);
-        DeviceRun r = device_run_new(p, 8, 7 + n % 2);
-        plain_attend(p, 0, 37, 0, 53);
-        for (int order = 0; order < 8; order++) {
-            visits_set_order(order < 3 ? (VisitOrder)order : VISIT_RANDOM, (uint64_t)order);
-            clear_state(&r.host);
-            device_traverse(&r);
-            plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, "an order");
-            assert_true(tensor_intact(&r.host.O));
-        }
-        device_run_free(&r);
-        plain_free(p);
-    }
-    visits_set_order(VISIT_ROWS, 1);
-}
-
-static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
-{
-    DeviceRun r = device_run_new(p, bq, bkv);
-    plain_start(p);
-    plain_attend(p, 0, p->sq, 0, p->skv);
-    visits_set_order(VISIT_RANDOM, (uint64_t)(bq * bkv));
-    device_traverse(&r);
-    visits_set_order(VISIT_ROWS, 1);
-    plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, label);
-    device_run_free(&r);
+    try_orders(traverse_on_device, 8);
 }
 
 /* Blocks of one row and of more rows than a thread block has; d past one lane's channels. */
@@ -57,98 +28,73 @@ TEST(test_windows_and_lengths)
     for (int n = 0; n < 5 * 5; n++) {
         const int64_t d = n % 4 == 0 ? 9 : n % 4 == 1 ? 64 : n % 4 == 2 ? 130 : 256;
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, d, n % 2, windows[n / 5]);
-        Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
-        try_once(p, blocks[n % 3][0], blocks[n % 3][1], "a window");
-        plain_free(p);
+        try_blocks(window_case(&c, 1, lengths[n % 5][0], lengths[n % 5][1]), traverse_on_device, 1,
+                   &blocks[n % 3], "a window");
     }
 }
 
 TEST(test_options)
 {
-    for (int n = 0; n < OPTION_CONFIGS; n++) {
-        const WindowConfig c = option_config(n);
-        Plain *p = plain_new(&c, 1, 30, 41);
-        try_once(p, 8, 12, "an option");
-        plain_free(p);
-    }
+    try_option_configs(traverse_on_device);
 }
 
 TEST(test_full_mask)
 {
-    for (int n = 0; n < 6; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
-        Plain *p = plain_new(&c, 2, 43, 50);
-        uint8_t *mask = mask_for(p);
-        try_once(p, 8, 8, "a full mask");
-        free(mask);
-        plain_free(p);
-    }
+    try_full_masks(traverse_on_device);
 }
-
-/* --- states ------------------------------------------------------------------------------------*/
 
 TEST(test_from_any_state)
 {
-    for (int n = 0; n < 9; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 11, n % 2, n < 6 ? 8 : -1);
-        Plain *p = plain_new(&c, 2, 45, 30);
-        DeviceRun r = device_run_new(p, 16, 8);
-        random_state(&r.host);
-        plain_attend(p, 0, 45, 0, 30);
-        visits_set_order(VISIT_RANDOM, (uint64_t)n);
-        device_traverse(&r);
-        visits_set_order(VISIT_ROWS, 1);
-        plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc + 1, "a partial state");
-        device_run_free(&r);
-        plain_free(p);
-    }
+    try_states(traverse_on_device);
 }
 
 /* One step changes rows i0 .. i1-1 at most, and of these those that see a key. */
-static void try_step(Plain *p, int64_t i, int64_t j, int64_t i0, int64_t i1, int *changed)
+static void try_step(const WindowCase *w, int64_t i, int64_t j, int64_t i0, int64_t i1,
+                     int *changed)
 {
-    const int64_t hq = p->c.heads_q, d = p->c.head_dim, rows = p->B * hq * p->sq;
-    DeviceRun r = device_run_new(p, 8, 8);
-    float *lse = malloc(r.lse_bytes);
-    unsigned char *O = malloc(r.O_bytes);
+    Run host = run_new(w, 8, 8);
+    const Case *c = host.c;
+    const AttnShape *n = &c->args.shape;
+    float *lse = malloc(rows_bytes(&host));
+    unsigned char *O = malloc(c->O.bytes);
     assert_true(lse && O);
-    random_state(&r.host);
-    memcpy(lse, r.host.lse, r.lse_bytes);
-    memcpy(O, r.host.O.base, r.O_bytes);
-    state_up(&r);
+    random_state(&host, NULL);
+    memcpy(lse, c->lse, rows_bytes(&host));
+    memcpy(O, c->O.base, c->O.bytes);
+    DeviceRun r = device_run_new(&host);
     device_step(&r, i, j);
     state_down(&r);
     *changed = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t b = row / (hq * p->sq), h = row / p->sq % hq, n = row % p->sq;
-        const size_t bytes = (size_t)d * dtype_size(p->c.dtype);
+    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++) {
+        const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, at = row % n->Nq;
+        const size_t size = dtype_size(c->O.view.dtype);
         const unsigned char *now =
-            (unsigned char *)r.host.O.view.data +
-            (size_t)tensor_offset(&r.host.O.view, b, n, h) * dtype_size(p->c.dtype);
-        const int same = memcmp(&lse[row], &r.host.lse[row], sizeof *lse) == 0 &&
-                         memcmp(O + (now - r.host.O.base), now, bytes) == 0;
-        assert_true(same || (n >= i0 && n < i1));
+            (unsigned char *)c->O.view.data + (size_t)tensor_offset(&c->O.view, b, at, h) * size;
+        const int same = memcmp(&lse[row], &c->lse[row], sizeof *lse) == 0 &&
+                         memcmp(O + (now - c->O.base), now, (size_t)n->d * size) == 0;
+        assert_true(same || (at >= i0 && at < i1));
         *changed += !same;
     }
     free(lse);
     free(O);
     device_run_free(&r);
+    run_free(&host);
 }
 
 TEST(test_a_step_changes_what_sees_a_key)
 {
     for (int dtype = 0; dtype < 3; dtype++) {
         const WindowConfig c = config_of((AttnDtype)dtype, 2, 1, 10, 1, 3);
-        Plain *p = plain_new(&c, 2, 21, 21);
+        WindowCase *w = window_case(&c, 2, 21, 21);
         int changed;
         /* rows 16 .. 18 see keys 13 .. 15 of block 1; rows 19, 20 see none of it */
-        try_step(p, 2, 1, 16, 19, &changed);
+        try_step(w, 2, 1, 16, 19, &changed);
         assert_int_equal(2 * 2 * 3, changed);
-        try_step(p, 2, 2, 16, 21, &changed); /* both blocks ragged */
+        try_step(w, 2, 2, 16, 21, &changed); /* both blocks ragged */
         assert_int_equal(2 * 2 * 5, changed);
-        try_step(p, 0, 2, 0, 0, &changed); /* the future */
+        try_step(w, 0, 2, 0, 0, &changed); /* the future */
         assert_int_equal(0, changed);
-        plain_free(p);
+        window_case_free(w);
     }
 }
 

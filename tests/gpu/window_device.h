@@ -5,7 +5,7 @@
  * Interface:
  * - DeviceRun, device_run_new, device_run_free: a module whose blocks, weights, mask and state are
  *   device pointers, beside the host's.
- * - state_up, state_down, device_step, device_traverse.
+ * - state_down, device_step. traverse_on_device: a Traversal.
  */
 #ifndef WINDOW_DEVICE_H
 #define WINDOW_DEVICE_H
@@ -14,11 +14,11 @@
 
 #include "harness/device/device.h"
 
-/* The host's Run, with a module of its own on the device and copies of everything. */
+/* A module of its own on the device, and copies of everything that the host's Run has. */
 typedef struct DeviceRun {
-    Run host;
+    Run *host;
     SlidingWindowOnline *w;
-    size_t O_bytes, lse_bytes, q_bytes, kv_bytes;
+    size_t q_bytes, kv_bytes;
     unsigned char *O_dev, *q_dev, *k_dev, *v_dev, *mask_dev;
     float *lse_dev, *wq_dev, *wk_dev;
 } DeviceRun;
@@ -31,39 +31,34 @@ static inline void *copy_up(const void *from, size_t bytes)
     return to_dev;
 }
 
-static inline void state_up(DeviceRun *r)
-{
-    assert_int_equal(0, device_upload(r->O_dev, r->host.O.base, r->O_bytes));
-    assert_int_equal(0, device_upload(r->lse_dev, r->host.lse, r->lse_bytes));
-}
-
 static inline void state_down(DeviceRun *r)
 {
+    Case *c = r->host->c;
     assert_int_equal(0, device_synchronize());
-    assert_int_equal(0, device_download(r->host.O.base, r->O_dev, r->O_bytes));
-    assert_int_equal(0, device_download(r->host.lse, r->lse_dev, r->lse_bytes));
+    assert_int_equal(0, device_download(c->O.base, r->O_dev, c->O.bytes));
+    assert_int_equal(0, device_download(c->lse, r->lse_dev, rows_bytes(r->host)));
 }
 
-static inline DeviceRun device_run_new(Plain *p, int64_t bq, int64_t bkv)
+/* With the state that the host has. */
+static inline DeviceRun device_run_new(Run *host)
 {
-    DeviceRun r = {.host = run_new(p, bq, bkv)};
-    const WindowConfig *c = &p->c;
-    const size_t d = (size_t)c->head_dim, element = dtype_size(c->dtype);
-    const size_t Q_weights = (size_t)c->heads_q * d, K_weights = (size_t)c->heads_kv * d;
-    WindowOnlineConfig config = {*c, p->B, p->sq, p->skv, bq, bkv, NULL, 1, NULL};
+    DeviceRun r = {.host = host};
+    const AttnArgs *a = &host->c->args;
+    const AttnShape *n = &a->shape;
+    const AttnOptions *o = &host->config->options;
+    WindowOnlineConfig config = {*host->config, n->B, n->Nq, n->Nk, host->bq,
+                                 host->bkv,     NULL, 1,     NULL};
     char error[WINDOW_ERROR] = "";
-    r.O_bytes = r.host.O.bytes;
-    r.lse_bytes = (size_t)(p->B * c->heads_q * p->sq) * sizeof(float);
-    r.q_bytes = (size_t)(p->B * bq * c->heads_q) * d * element;
-    r.kv_bytes = (size_t)(p->B * bkv * c->heads_kv) * d * element;
-    r.O_dev = copy_up(r.host.O.base, r.O_bytes);
-    r.lse_dev = copy_up(r.host.lse, r.lse_bytes);
-    r.q_dev = copy_up(r.host.q, r.q_bytes);
-    r.k_dev = copy_up(r.host.k, r.kv_bytes);
-    r.v_dev = copy_up(r.host.v, r.kv_bytes);
-    r.mask_dev = p->mask ? copy_up(p->mask, (size_t)(p->sq * p->skv)) : NULL;
-    r.wq_dev = copy_up(p->wq, Q_weights * sizeof(float));
-    r.wk_dev = copy_up(p->wk, K_weights * sizeof(float));
+    r.q_bytes = block_bytes(&a->Q, host->bq);
+    r.kv_bytes = block_bytes(&a->K, host->bkv);
+    r.O_dev = copy_up(host->c->O.base, host->c->O.bytes);
+    r.lse_dev = copy_up(host->c->lse, rows_bytes(host));
+    r.q_dev = copy_up(host->q, r.q_bytes);
+    r.k_dev = copy_up(host->k, r.kv_bytes);
+    r.v_dev = copy_up(host->v, r.kv_bytes);
+    r.mask_dev = a->mask ? copy_up(a->mask, (size_t)(n->Nq * n->Nk)) : NULL;
+    r.wq_dev = copy_up(o->wq, (size_t)(n->H * n->d) * sizeof(float));
+    r.wk_dev = copy_up(o->wk, (size_t)(n->Hkv * n->d) * sizeof(float));
     config.mask = r.mask_dev;
     config.base.options.wq = r.wq_dev;
     config.base.options.wk = r.wk_dev;
@@ -78,17 +73,14 @@ static inline void device_run_free(DeviceRun *r)
     for (size_t n = 0; n < sizeof all / sizeof *all; n++)
         device_free(all[n]);
     sliding_window_online_destroy(r->w);
-    run_free(&r->host);
 }
 
 static inline void device_step(DeviceRun *r, int64_t i, int64_t j)
 {
-    Run *h = &r->host;
-    unsigned char *O = r->O_dev + ((unsigned char *)h->O.view.data - h->O.base);
+    Run *h = r->host;
+    unsigned char *O = r->O_dev + ((unsigned char *)h->c->O.view.data - h->c->O.base);
     char error[WINDOW_ERROR] = "";
-    cut(&h->p->Q, i, h->bq, h->q);
-    cut(&h->p->K, j, h->bkv, h->k);
-    cut(&h->p->V, j, h->bkv, h->v);
+    cut_blocks(h, i, j);
     assert_int_equal(0, device_upload(r->q_dev, h->q, r->q_bytes));
     assert_int_equal(0, device_upload(r->k_dev, h->k, r->kv_bytes));
     assert_int_equal(0, device_upload(r->v_dev, h->v, r->kv_bytes));
@@ -98,15 +90,16 @@ static inline void device_step(DeviceRun *r, int64_t i, int64_t j)
 }
 
 /* From the host's state to the host's state. */
-static inline void device_traverse(DeviceRun *r)
+static inline void traverse_on_device(Run *host)
 {
-    Run *h = &r->host;
-    int64_t *visits = plain_zeros(h->Tr * h->Tc, sizeof *visits);
-    state_up(r);
-    visits_fill(h->Tr, h->Tc, visits);
-    for (int64_t t = 0; t < h->Tr * h->Tc; t++)
-        device_step(r, visits[t] / h->Tc, visits[t] % h->Tc);
-    state_down(r);
+    int64_t *visits = malloc((size_t)(host->Tr * host->Tc) * sizeof *visits);
+    DeviceRun r = device_run_new(host);
+    assert_non_null(visits);
+    visits_fill(host->Tr, host->Tc, visits);
+    for (int64_t t = 0; t < host->Tr * host->Tc; t++)
+        device_step(&r, visits[t] / host->Tc, visits[t] % host->Tc);
+    state_down(&r);
+    device_run_free(&r);
     free(visits);
 }
 

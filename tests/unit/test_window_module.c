@@ -3,18 +3,18 @@
  * test_window_module: the offline module as a library: layouts, packing, sequences.
  *
  * - A layout and a packing are ways to write the same numbers down: the results are the same bits.
- * - What they are is what the definition says, gradients included.
- * - Sequences in one call are what separate calls give; the coursework's lengths are among them.
+ * - What they are is right, gradients included.
+ * - Sequences in one call are what separate calls give.
  * - What it does not compute: each refusal has its status, one sentence that begins with the field
  *   and what was found there, and it comes before anything was written.
  *
- * The numbers of a World (window_definition.h) become a call in any layout and packing. Where an
+ * The numbers of a World (window_world.h) become a call in any layout and packing. Where an
  * element lies is written down once more here, as an index, and not taken from the module's
  * strides.
  */
 #include <math.h>
 
-#include "window_definition.h"
+#include "window_world.h"
 
 #include "alloc.h"
 
@@ -218,23 +218,24 @@ TEST(test_a_layout_changes_no_bit)
     assert_in_range(compared, 150, 1000); /* that the two conditions left something */
 }
 
-/* What the module computes is the definition, and not only the same everywhere. */
-TEST(test_the_module_is_its_definition)
+/* What the module computes is right, and not only the same everywhere. */
+TEST(test_the_module_is_right)
 {
-    for (int n = 0; n < SETTINGS; n++) {
-        World *w = same_world(&settings[n], ATTN_F32);
-        double *O = window_memory(w->sizes[IN_Q], sizeof *O);
-        double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-        run_module(w, WINDOW_THD, WINDOW_Q_KV);
-        assert_forward_defined(w, 1e-5, 1e-5, "O");
-        for (int g = 0; g < (w->s.group > 0 ? 5 : 3); g++) /* a few elements of each */
-            for (int64_t e = 0; e < w->sizes[g]; e += w->sizes[g] / 5 + 1)
-                assert_near(w->gradient[g][e], define_gradient(w, g, e, O, lse), 3e-5, "a gradient",
-                            w->s.name, e);
-        free(lse);
-        free(O);
-        world_free(w);
-    }
+    for (int n = 0; n < SETTINGS; n++)
+        for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++) {
+            World *w = same_world(&settings[n], (AttnDtype)dtype);
+            AttnArgs a = world_args(w);
+            Buffers b;
+            const WindowCall call =
+                make_call(w, &w->config, &b); /* its tensors lie as those of a */
+            assert_int_equal(WINDOW_OK, sliding_window_offline(&w->config, &call, NULL));
+            assert_int_equal(WINDOW_OK, sliding_window_offline_backward(&w->config, &call, NULL));
+            a.O.data = b.at[AT_O], a.lse = b.lse;
+            a.dQ.data = b.at[AT_DQ], a.dK.data = b.at[AT_DK], a.dV.data = b.at[AT_DV];
+            args_judge(&a, 1, 4, 1, w->s.name);
+            free_buffers(&b);
+            world_free(w);
+        }
 }
 
 /* --- sequences ---------------------------------------------------------------------------------*/
@@ -291,22 +292,6 @@ TEST(test_sequences_are_separate_runs)
     assert_in_range(compared, 8, 100);
 }
 
-/* The lengths of the coursework's tests, where one query has 24 keys and another sequence more
- * queries than keys. */
-TEST(test_lengths_of_the_coursework)
-{
-    /* clang-format off */
-    const Setting s = {"coursework", 8, 4, 16, 1, 32, 0, 0, 1, 0, 1, 0, 0, 6,
-                       {100, 1, 200, 11, 50, 150}, {100, 24, 400, 400, 25, 75}};
-    /* clang-format on */
-    World *w = world_new(&s, ATTN_F32, 1);
-    assert_int_equal(512, w->total_q);
-    assert_int_equal(1024, w->total_k);
-    run_module(w, WINDOW_THD, WINDOW_Q_K_V);
-    assert_forward_defined(w, 1e-5, 1e-5, "O");
-    world_free(w);
-}
-
 /* Limits that no sum of positions may overflow. */
 TEST(test_a_window_of_any_number)
 {
@@ -347,17 +332,12 @@ TEST(test_lse_may_be_missing)
 static const int32_t cu_late[] = {1, 12, 24}, cu_falls[] = {0, 25, 24}, cu_short[] = {0, 12, 23};
 static const int32_t cu_other[] = {0, 11, 24};
 
-/* One mistake in a call that is right otherwise: its name, layout and pack, the status, how the
- * sentence begins, 1: only a backward call is refused for it; and what makes it. */
+/* One mistake in a call that is right otherwise (integers at their ends: test_window_ends.c): its
+ * name, layout and pack, the status, how the sentence begins, 1: only a backward call is refused
+ * for it; and what makes it. */
 /* clang-format off */
 #define MISTAKES(X) \
-    X(bad_dtype, BSHD, Q_K_V, CONFIG, "dtype: found 3", 0, c->dtype = (AttnDtype)3) \
-    X(no_heads, BSHD, Q_K_V, CONFIG, "heads_q: found 0", 0, c->heads_q = 0) \
     X(heads_do_not_divide, BSHD, Q_K_V, CONFIG, "heads_kv: found 3", 0, c->heads_kv = 3) \
-    X(no_channels, BSHD, Q_K_V, CONFIG, "head_dim: found 0", 0, c->head_dim = 0) \
-    X(many_channels, BSHD, Q_K_V, CONFIG, "head_dim: found 1025", 0, c->head_dim = 1025) \
-    X(negative_window, BSHD, Q_K_V, CONFIG, "window: found -2", 0, c->window = -2) \
-    X(no_threads, BSHD, Q_K_V, CONFIG, "threads: found 0", 0, c->threads = 0) \
     X(scale_is_nan, BSHD, Q_K_V, CONFIG, "scale: found nan", 0, c->scale = NAN) \
     X(negative_cap, BSHD, Q_K_V, CONFIG, "cap: found -1", 0, c->cap = -1) \
     X(temperature_is_zero, BSHD, Q_K_V, CONFIG, "temperature: found 0", 0, \
@@ -372,16 +352,10 @@ static const int32_t cu_other[] = {0, 11, 24};
     X(dropout_is_nan, BSHD, Q_K_V, CONFIG, "dropout: found nan", 0, c->options.dropout = NAN) \
     X(group_does_not_divide, BSHD, Q_K_V, CONFIG, "norm_group: found 3", 0, \
       c->options.norm_group = 3) \
-    X(negative_group, BSHD, Q_K_V, CONFIG, "norm_group: found -1", 0, c->options.norm_group = -1) \
     X(no_weights, BSHD, Q_K_V, CONFIG, "wk: found NULL", 0, \
       (c->options.norm_group = 2, c->options.wk = NULL)) \
     X(negative_eps, BSHD, Q_K_V, CONFIG, "norm_eps: found -1", 0, \
       (c->options.norm_group = 2, c->options.norm_eps = -1)) \
-    X(bad_layout, BSHD, Q_K_V, CONFIG, "layout: found 3", 0, c->layout = (WindowLayout)3) \
-    X(bad_pack, BSHD, Q_K_V, CONFIG, "pack: found 7", 0, c->pack = (WindowPack)7) \
-    X(no_batch, SBHD, Q_K_V, TENSOR, "batch: found 0", 0, call->batch = 0) \
-    X(no_queries, BSHD, Q_K_V, TENSOR, "seqlen_q: found 0", 0, call->seqlen_q = 0) \
-    X(no_keys, BSHD, Q_K_V, TENSOR, "seqlen_kv: found -4", 0, call->seqlen_kv = -4) \
     X(too_large, BSHD, Q_K_V, TENSOR, "batch and seqlen: found", 0, \
       (call->batch = INT64_MAX / 4, call->seqlen_q = 1000)) \
     X(other_lengths, BSHD, QKV, TENSOR, "seqlen_kv: found 11", 0, call->seqlen_kv = 11) \
@@ -480,15 +454,4 @@ TEST(test_no_structs)
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_offline_backward(&c, NULL, error));
     assert_non_null(strstr(error, "call: found NULL"));
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_offline(&c, &call, error)); /* no heads */
-}
-
-TEST(test_status_texts)
-{
-    for (int a = WINDOW_OK; a <= WINDOW_FAILED; a++) {
-        assert_string_not_equal("unknown status", sliding_window_status_text((WindowStatus)a));
-        for (int b = WINDOW_OK; b < a; b++)
-            assert_string_not_equal(sliding_window_status_text((WindowStatus)b),
-                                    sliding_window_status_text((WindowStatus)a));
-    }
-    assert_string_equal("unknown status", sliding_window_status_text((WindowStatus)99));
 }

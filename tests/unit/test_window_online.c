@@ -53,37 +53,10 @@ TEST(test_an_order_is_a_permutation)
 
 TEST(test_any_order_is_one_pass)
 {
-    for (int n = 0; n < 6; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
-        Plain *p = plain_new(&c, 2, 37, 53);
-        Run r = run_new(p, 8, 7 + n % 2);
-        plain_attend(p, 0, 37, 0, 53);
-        for (int order = 0; order < 53; order++) {
-            visits_set_order(order < 3 ? (VisitOrder)order : VISIT_RANDOM, (uint64_t)order);
-            clear_state(&r);
-            traverse(&r);
-            plain_check(p, &r.O.view, r.lse, r.Tc, "an order");
-            assert_true(tensor_intact(&r.O));
-        }
-        run_free(&r);
-        plain_free(p);
-    }
-    visits_set_order(VISIT_ROWS, 1);
+    try_orders(traverse, 53);
 }
 
 /* --- options and shapes ------------------------------------------------------------------------*/
-
-static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
-{
-    Run r = run_new(p, bq, bkv);
-    plain_start(p);
-    plain_attend(p, 0, p->sq, 0, p->skv);
-    visits_set_order(VISIT_RANDOM, (uint64_t)(bq * bkv));
-    traverse(&r);
-    visits_set_order(VISIT_ROWS, 1);
-    plain_check(p, &r.O.view, r.lse, r.Tc, label);
-    run_free(&r);
-}
 
 TEST(test_windows_and_lengths)
 {
@@ -92,31 +65,17 @@ TEST(test_windows_and_lengths)
     static const int64_t blocks[][2] = {{8, 8}, {16, 5}, {64, 64}, {1, 50}, {50, 1}};
     for (int n = 0; n < 7 * 5 * 2; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 9, n / 35, windows[n / 5 % 7]);
-        Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
-        for (int size = 0; size < 5; size++)
-            try_once(p, blocks[size][0], blocks[size][1], "a window");
-        plain_free(p);
+        try_blocks(window_case(&c, 1, lengths[n % 5][0], lengths[n % 5][1]), traverse, 5, blocks,
+                   "a window");
     }
 }
 
 TEST(test_options)
 {
-    for (int n = 0; n < OPTION_CONFIGS; n++) {
-        const WindowConfig c = option_config(n);
-        Plain *p = plain_new(&c, 1, 30, 41);
-        try_once(p, 8, 12, "an option");
-        plain_free(p);
-    }
+    try_option_configs(traverse);
 }
 
 TEST(test_full_mask)
 {
-    for (int n = 0; n < 6; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
-        Plain *p = plain_new(&c, 2, 43, 50);
-        uint8_t *mask = mask_for(p);
-        try_once(p, 8, 8, "a full mask");
-        free(mask);
-        plain_free(p);
-    }
+    try_full_masks(traverse);
 }

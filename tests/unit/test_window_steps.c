@@ -7,7 +7,8 @@
  * - The coursework's own four steps, its tolerance beside our bound.
  * - A step changes the rows of its block and no other bit; a block outside the window is not even
  *   read.
- * - The same bits with any number of threads. Every refusal, and what its sentence names.
+ * - The same bits with any number of threads. Every refusal, and what its sentence names (of
+ *   integers: test_window_ends).
  */
 #include <math.h>
 
@@ -17,55 +18,55 @@
 
 TEST(test_from_any_state)
 {
-    for (int n = 0; n < 9; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 11, n % 2, n < 6 ? 8 : -1);
-        Plain *p = plain_new(&c, 2, 45, 30);
-        Run r = run_new(p, 16, 8);
-        random_state(&r);
-        plain_attend(p, 0, 45, 0, 30);
-        visits_set_order(VISIT_RANDOM, (uint64_t)n);
-        traverse(&r);
-        visits_set_order(VISIT_ROWS, 1);
-        plain_check(p, &r.O.view, r.lse, r.Tc + 1, "a partial state");
-        run_free(&r);
-        plain_free(p);
-    }
+    try_states(traverse);
 }
 
 /* Rows i0 .. i1-1 of all heads may differ, nothing else. */
 static void assert_other_rows_untouched(const Run *r, const void *O, const float *lse, int64_t i0,
                                         int64_t i1)
 {
-    const Plain *p = r->p;
-    const size_t row = (size_t)(p->c.heads_q * p->c.head_dim) * dtype_size(p->c.dtype);
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t i = 0; i < p->sq; i++) {
-            const size_t at = (size_t)(b * p->sq + i) * row;
-            if (i >= i0 && i < i1)
-                continue;
-            assert_memory_equal((const char *)O + at, (char *)r->O.view.data + at, row);
-            for (int64_t h = 0; h < p->c.heads_q; h++)
-                assert_memory_equal(&lse[(b * p->c.heads_q + h) * p->sq + i],
-                                    &r->lse[(b * p->c.heads_q + h) * p->sq + i], sizeof *lse);
-        }
+    const AttnShape *n = &r->c->args.shape;
+    const size_t row = (size_t)(n->H * n->d) * dtype_size(r->c->args.O.dtype);
+    for (int64_t i = 0; i < n->Nq; i++) {
+        if (i >= i0 && i < i1)
+            continue;
+        assert_memory_equal((const char *)O + (size_t)i * row,
+                            (char *)r->c->args.O.data + (size_t)i * row, row);
+        for (int64_t h = 0; h < n->H; h++)
+            assert_memory_equal(&lse[h * n->Nq + i], &r->c->lse[h * n->Nq + i], sizeof *lse);
+    }
+}
+
+static void assert_close(double found, double expected)
+{
+    assert_true(found == expected || fabs(found - expected) <= 2e-3 + 5e-3 * fabs(expected));
 }
 
 /* Its own tolerance too: 2e-3 + 5e-3 |x|, made for float32 and bfloat16 alike. */
-static void assert_coursework_tolerance(const Run *r)
+static void assert_coursework_tolerance(const Run *r, const Oracle *o)
 {
-    const Plain *p = r->p;
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t h = 0; h < p->c.heads_q; h++)
-            for (int64_t i = 0; i < p->sq; i++) {
-                const int64_t row = (b * p->c.heads_q + h) * p->sq + i;
-                const int64_t at = ((b * p->sq + i) * p->c.heads_q + h) * p->c.head_dim;
-                if (p->lse[row] != -INFINITY)
-                    assert_true(fabs((double)r->lse[row] - p->lse[row]) <=
-                                2e-3 + 5e-3 * fabs(p->lse[row]));
-                for (int64_t x = 0; x < p->c.head_dim; x++)
-                    assert_true(fabs((double)case_get(&r->O.view, b, i, h, x) - p->O[at + x]) <=
-                                2e-3 + 5e-3 * fabs(p->O[at + x]));
-            }
+    const AttnShape *n = &r->c->args.shape;
+    for (int64_t row = 0; row < n->H * n->Nq; row++) {
+        assert_close(r->c->lse[row], o->lse.value[row]);
+        for (int64_t x = 0; x < n->d; x++)
+            assert_close(case_get(&r->c->args.O, 0, row % n->Nq, row / n->Nq, x),
+                         o->O.value[row * n->d + x]);
+    }
+}
+
+/* What is expected of one block of pairs alone. */
+static Oracle oracle_of_block(const WindowCase *w, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    AttnArgs a = w->of.c->args;
+    uint8_t *mask = malloc((size_t)(a.shape.Nq * a.shape.Nk));
+    assert_non_null(mask);
+    for (int64_t i = 0; i < a.shape.Nq; i++)
+        for (int64_t j = 0; j < a.shape.Nk; j++)
+            mask[i * a.shape.Nk + j] = i < i0 || i >= i1 || j < j0 || j >= j1;
+    a.mask = mask;
+    Oracle oracle = oracle_of(&a, 0, 1);
+    free(mask);
+    return oracle;
 }
 
 /* sq, skv, block sizes, block indexes; the first two shapes leave the lengths open. */
@@ -80,26 +81,26 @@ TEST(test_steps_of_the_coursework)
         const int64_t i1 = i0 + s[2] < s[0] ? i0 + s[2] : s[0];
         const int64_t j1 = j0 + s[3] < s[1] ? j0 + s[3] : s[1];
         const WindowConfig c = config_of(n / 4 ? ATTN_BF16 : ATTN_F32, 4, 2, 32, 1, 96);
-        Plain *p = plain_new(&c, 1, s[0], s[1]);
-        Run r = run_new(p, s[2], s[3]);
-        const size_t O_bytes = (size_t)tensor_count(&r.O.view) * dtype_size(c.dtype);
-        const size_t lse_bytes = (size_t)(4 * s[0]) * sizeof(float);
+        WindowCase *w = window_case(&c, 1, s[0], s[1]);
+        Oracle oracle = oracle_of_block(w, i0, i1, j0, j1);
+        Run r = run_new(w, s[2], s[3]);
+        const size_t O_bytes = (size_t)tensor_count(&r.c->args.O) * dtype_size(c.dtype);
         void *O = malloc(O_bytes);
-        float *lse = malloc(lse_bytes);
+        float *lse = malloc(rows_bytes(&r));
         assert_true(O && lse);
-        random_state(&r);
-        memcpy(O, r.O.view.data, O_bytes);
-        memcpy(lse, r.lse, lse_bytes);
+        random_state(&r, &oracle);
+        memcpy(O, r.c->args.O.data, O_bytes);
+        memcpy(lse, r.c->lse, rows_bytes(&r));
         step(&r, s[4], s[5]);
         assert_other_rows_untouched(&r, O, lse, i0, n % 4 == 2 ? i0 : i1); /* a no-op */
-        plain_attend(p, i0, i1, j0, j1);
-        plain_check(p, &r.O.view, r.lse, 1, "a step of the coursework");
+        assert_run_right(&r, &oracle, "a step of the coursework");
         if (c.dtype == ATTN_F32) /* bfloat16 itself has no more than 4e-3 |x| */
-            assert_coursework_tolerance(&r);
+            assert_coursework_tolerance(&r, &oracle);
         free(O);
         free(lse);
         run_free(&r);
-        plain_free(p);
+        oracle_free(&oracle);
+        window_case_free(w);
     }
 }
 
@@ -107,8 +108,8 @@ TEST(test_steps_of_the_coursework)
 TEST(test_outside_the_window_nothing_is_read)
 {
     const WindowConfig c = config_of(ATTN_F32, 1, 1, 8, 0, 8);
-    Plain *p = plain_new(&c, 1, 64, 64);
-    Run r = run_new(p, 8, 8);
+    WindowCase *w = window_case(&c, 1, 64, 64);
+    Run r = run_new(w, 8, 8);
     char error[WINDOW_ERROR] = "";
     void *const nowhere = (void *)(uintptr_t)8;
     int steps = 0;
@@ -122,25 +123,24 @@ TEST(test_outside_the_window_nothing_is_read)
             }
     assert_int_equal(30, steps);
     run_free(&r);
-    plain_free(p);
+    window_case_free(w);
 }
 
 TEST(test_same_bits_with_threads)
 {
     const WindowConfig c = config_of(ATTN_BF16, 4, 1, 64, 1, 300);
-    Plain *p = plain_new(&c, 1, 320, 333);
-    Run first = run_new(p, 320, 320);
-    traverse(&first);
-    for (int threads = 2; threads <= 5; threads++) {
-        p->c.threads = threads;
-        Run r = run_new(p, 320, 320);
+    WindowCase *w = window_case(&c, 1, 320, 333);
+    void *O = NULL, *lse = NULL;
+    for (w->config.threads = 1; w->config.threads <= 5; w->config.threads++) {
+        Run r = run_new(w, 320, 320);
         traverse(&r);
-        assert_memory_equal(first.O.view.data, r.O.view.data, 320 * 4 * 64 * 2);
-        assert_memory_equal(first.lse, r.lse, 320 * 4 * sizeof(float));
+        assert_repeats(&O, r.c->args.O.data, 320 * 4 * 64 * 2);
+        assert_repeats(&lse, r.c->lse, rows_bytes(&r));
         run_free(&r);
     }
-    run_free(&first);
-    plain_free(p);
+    free(O);
+    free(lse);
+    window_case_free(w);
 }
 
 /* --- refusals ----------------------------------------------------------------------------------*/
@@ -172,17 +172,7 @@ static void refused(WindowOnlineConfig c, WindowStatus status, const char *field
 TEST(test_refusals)
 {
     const float weights[64] = {0};
-    REFUSED(batch, "batch", 0);
-    REFUSED(seqlen_q, "seqlen_q", 0);
-    REFUSED(seqlen_kv, "seqlen_kv", -3);
-    REFUSED(block_size_q, "block_size_q", 0);
-    REFUSED(block_size_kv, "block_size_kv", 0);
-    REFUSED(base.heads_q, "heads_q", 0);
     REFUSED(base.heads_kv, "heads_kv", 3);
-    REFUSED(base.head_dim, "head_dim", 1025);
-    REFUSED(base.dtype, "dtype", (AttnDtype)7);
-    REFUSED(base.window, "window", -2);
-    REFUSED(base.threads, "threads", 0);
     REFUSED(base.scale, "scale", NAN);
     REFUSED(base.cap, "cap", -1.0f);
     REFUSED(base.options.temperature, "temperature", 0.0f);

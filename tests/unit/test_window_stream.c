@@ -15,17 +15,7 @@
 #include "alloc.h"
 #include "attention/window/cpu/online_internal.h"
 #include "harness/io/fill.h"
-#include "window_plain.h"
-
-static WindowConfig config_of(AttnDtype dtype, int64_t hq, int64_t hkv, int64_t d, int64_t window)
-{
-    WindowConfig c = WINDOW_CONFIG_DEFAULT;
-    c.dtype = dtype;
-    c.heads_q = hq, c.heads_kv = hkv, c.head_dim = d;
-    c.causal = 1;
-    c.window = window;
-    return c;
-}
+#include "window_run.h"
 
 /* Token t of a tensor [1][s][heads][d]. */
 static char *token_of(const Tensor *t, int64_t token)
@@ -36,42 +26,39 @@ static char *token_of(const Tensor *t, int64_t token)
 /* The first `prompt` tokens enter without a query. */
 static void try_stream(const WindowConfig *c, int64_t N, int64_t prompt, const char *label)
 {
-    Plain *p = plain_new(c, 1, N, N);
-    const Tensor O = plain_tensor(c->dtype, 1, N, c->heads_q, c->head_dim);
-    float *lse = plain_zeros(c->heads_q * N, sizeof *lse), *lse_t = plain_zeros(c->heads_q, 4);
+    WindowCase *w = window_case(c, 1, N, N);
+    AttnArgs *a = &w->of.c->args;
+    float *lse = malloc((size_t)c->heads_q * sizeof *lse);
     char error[WINDOW_ERROR] = "";
     WindowStream *s;
-    assert_int_equal(WINDOW_OK, window_stream_create(&s, &p->c, 1, error));
-    const int64_t bytes = window_stream_bytes(s);
-    plain_attend(p, 0, N, 0, N);
-    for (int64_t t = 0; t < N; t++) {
-        if (t < prompt) {
-            assert_int_equal(WINDOW_OK,
-                             window_stream_append(s, token_of(&p->K, t), token_of(&p->V, t)));
-            continue;
-        }
-        assert_int_equal(WINDOW_OK, window_stream_step(s, token_of(&p->Q, t), token_of(&p->K, t),
-                                                       token_of(&p->V, t), token_of(&O, t), lse_t));
-        for (int64_t h = 0; h < c->heads_q; h++) {
-            lse[h * N + t] = lse_t[h];
-            if (!plain_row_is_right(p, &O, lse, 0, t, h, 1))
-                fail_msg("%s: token %d, head %d: lse %g for %g", label, (int)t, (int)h,
-                         (double)lse_t[h], p->lse[h * N + t]);
-        }
+    assert_non_null(lse);
+    assert_int_equal(WINDOW_OK, window_stream_create(&s, &w->config, 1, error));
+    const int64_t bytes = window_stream_bytes(s), queries = N - prompt;
+    for (int64_t t = 0; t < prompt; t++)
+        assert_int_equal(WINDOW_OK,
+                         window_stream_append(s, token_of(&a->K, t), token_of(&a->V, t)));
+    for (int64_t t = prompt; t < N; t++) {
+        const int64_t i = t - prompt;
+        assert_int_equal(WINDOW_OK,
+                         window_stream_step(s, token_of(&a->Q, i), token_of(&a->K, t),
+                                            token_of(&a->V, t), token_of(&a->O, i), lse));
+        for (int64_t h = 0; h < c->heads_q; h++)
+            a->lse[h * queries + i] = lse[h];
         assert_int_equal(bytes, window_stream_bytes(s));
     }
+    a->shape.Nq = a->Q.shape[1] = a->O.shape[1] = queries;
+    w->of.c->segments_q[0] = (AttnSegment){0, queries, 0, prompt, 1};
+    case_judge(w->of.c, 0, 4, 1, label);
     window_stream_destroy(s);
-    free(O.data);
     free(lse);
-    free(lse_t);
-    plain_free(p);
+    window_case_free(w);
 }
 
 TEST(test_every_prefix)
 {
     static const int64_t windows[] = {0, 1, 2, 7, 30, 31, 32, 200};
     for (int n = 0; n < 8 * 3; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 20, windows[n / 3]);
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 20, 1, windows[n / 3]);
         try_stream(&c, 90, n % 2 ? 0 : 13, "a window");
     }
 }
@@ -80,7 +67,7 @@ TEST(test_every_width)
 {
     static const int64_t widths[] = {1, 3, 8, 15, 16, 17, 33, 64, 100, 128, 130, 256, 1024};
     for (int n = 0; n < 13; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 1, 1, widths[n], 18);
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 1, 1, widths[n], 1, 18);
         try_stream(&c, 45, 0, "a width");
     }
 }
@@ -88,7 +75,7 @@ TEST(test_every_width)
 TEST(test_options)
 {
     for (int n = 0; n < 16; n++) {
-        WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 3 : 1, 24, 9);
+        WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 3 : 1, 24, 1, 9);
         c.cap = n & 2 ? 1.5f : 0.0f;
         c.options.temperature = n & 4 ? 0.7f : 1.0f;
         c.options.norm_group = n & 8 ? 8 : 0;
@@ -100,7 +87,7 @@ TEST(test_options)
 /* Batches are streams side by side. */
 TEST(test_batches)
 {
-    const WindowConfig c = config_of(ATTN_F32, 2, 1, 8, 5);
+    const WindowConfig c = config_of(ATTN_F32, 2, 1, 8, 1, 5);
     char error[WINDOW_ERROR];
     WindowStream *both, *one[2];
     float q[2][2][8], k[2][8], v[2][8], o[2][2][8], lse[2][2], o_one[2][8], lse_one[2];
@@ -166,7 +153,7 @@ static void assert_long_row(int64_t t, const float *o, float lse)
 TEST(test_a_million_tokens)
 {
     const int64_t N = quick() ? 20000 : 1000000; /* sanitizers, qemu */
-    const WindowConfig c = config_of(ATTN_F32, 1, 1, LONG_D, LONG_WINDOW);
+    const WindowConfig c = config_of(ATTN_F32, 1, 1, LONG_D, 1, LONG_WINDOW);
     const size_t before = workspace_live();
     float q[LONG_D], k[LONG_D], v[LONG_D], o[LONG_D], lse;
     char error[WINDOW_ERROR];
@@ -210,7 +197,7 @@ static void refused(WindowConfig c, int64_t batch, WindowStatus status, const ch
 
 TEST(test_refusals)
 {
-    const WindowConfig good = config_of(ATTN_F32, 4, 2, 16, 8);
+    const WindowConfig good = config_of(ATTN_F32, 4, 2, 16, 1, 8);
     WindowConfig c = good;
     refused(good, 0, WINDOW_BAD_CONFIG, "batch");
     c.causal = 0;
@@ -234,7 +221,7 @@ TEST(test_refusals)
 
 TEST(test_null_is_refused)
 {
-    const WindowConfig c = config_of(ATTN_F32, 1, 1, 4, 2);
+    const WindowConfig c = config_of(ATTN_F32, 1, 1, 4, 1, 2);
     float a[4] = {0}, lse;
     char error[WINDOW_ERROR];
     WindowStream *s;

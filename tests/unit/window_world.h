@@ -1,25 +1,69 @@
 /* SPDX-License-Identifier: MIT
  *
- * window_definition.h: the offline module's contract, computed by the plain loops of
- * plain_options.h in float64: sequences lie one behind the other. Gradients are not derived at all,
- * they are finite differences.
+ * window_world.h: a setting of stage 05's offline module with data, for the module and as
+ * arguments: sequences lie one behind the other.
  *
  * Interface:
+ * - Setting, settings, SETTINGS: every option alone and with others, one sequence and many.
  * - World: a setting with data and room for results, all as floats in one order: sequence by
  *   sequence, [tokens][heads][d]. world_new, world_from, world_free.
- * - define_forward, define_gradient: what the results have to be.
  * - world_args: the same as AttnArgs for a variant. world_collect: results back into the world.
- * - assert_near; assert_forward_defined, assert_gradients_near: whole worlds.
+ * - assert_near; assert_gradients_near: whole worlds.
  */
-#ifndef WINDOW_DEFINITION_H
-#define WINDOW_DEFINITION_H
+#ifndef WINDOW_WORLD_H
+#define WINDOW_WORLD_H
 
 #include <math.h>
 
 #include "attention/window/sliding_window_module.h"
 #include "attn_pairs.h"
-#include "plain_options.h"
-#include "window_settings.h"
+#include "judge_case.h"
+
+#define MAX_SEQUENCES 14
+
+typedef struct Setting {
+    const char *name;
+    int64_t H, Hkv, d;
+    int causal;
+    int64_t window;
+    float scale, cap, temperature, low, high, dropout;
+    int64_t group;
+    int sequences;
+    int64_t Nq[MAX_SEQUENCES], Nk[MAX_SEQUENCES];
+} Setting;
+
+/* clang-format off */
+static const Setting settings[] = {
+    {"plain", 1, 1, 3, 0, -1, 0, 0, 1, 0, 1, 0, 0, 1, {6}, {6}},
+    {"causal", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 2, {5, 5}, {5, 5}},
+    {"causal, more keys", 2, 2, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 1, {4}, {7}},
+    {"causal, empty rows", 4, 2, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 1, {7}, {4}},
+    {"window", 2, 1, 4, 0, 2, 0, 0, 1, 0, 1, 0, 0, 1, {8}, {8}},
+    {"window 0", 2, 1, 4, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1, {5}, {6}},
+    {"causal window 1", 2, 1, 4, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {7}},
+    {"window larger than N", 2, 2, 4, 1, 1000000, 0, 0, 1, 0, 1, 0, 0, 1, {6}, {6}},
+    {"scale, temperature", 1, 1, 5, 0, 3, 0.3f, 0, 2.5f, 0, 1, 0, 0, 1, {6}, {7}},
+    {"cap wins", 2, 1, 4, 1, -1, 1.5f, 0.8f, 7, 0, 1, 0, 0, 1, {6}, {6}},
+    {"clip", 2, 1, 4, 0, -1, 1, 0, 1, -0.1f, 1.2f, 0, 0, 1, {6}, {6}},
+    {"clip below only, window", 2, 2, 4, 1, 3, 1, 0, 1, -0.2f, 1, 0, 0, 2, {7, 7}, {6, 6}},
+    {"clip, cap, temperature", 4, 2, 4, 0, 2, 1, 2, 3, -0.05f, 1.6f, 0, 0, 1, {6}, {8}},
+    {"dropout", 4, 2, 4, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 2, {5, 5}, {6, 6}},
+    {"dropout, causal window", 2, 1, 4, 1, 4, 0, 0, 1, 0, 1, 0.5f, 0, 1, {8}, {8}},
+    {"norm", 2, 1, 6, 0, -1, 0, 0, 1, 0, 1, 0, 6, 1, {5}, {6}},
+    {"norm in groups", 4, 2, 6, 1, 3, 1, 0, 1, 0, 1, 0, 2, 2, {6, 6}, {6, 6}},
+    {"everything", 4, 2, 8, 1, 4, 1, 3, 2, -0.04f, 1.3f, 0.25f, 4, 1, {7}, {9}},
+    {"sequences", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 4, {4, 1, 0, 5}, {4, 3, 2, 2}},
+    {"sequences, no keys", 2, 2, 3, 0, 2, 0, 0, 1, 0, 1, 0, 0, 3, {3, 2, 4}, {3, 0, 6}},
+    {"sequences, everything", 4, 2, 4, 1, 3, 1, 0, 2, -0.1f, 1.1f, 0.2f, 2, 3,
+     {5, 3, 4}, {5, 6, 0}},
+    {"many sequences", 2, 1, 3, 1, -1, 0, 0, 1, 0, 1, 0, 0, 14,
+     {2, 3, 2, 2, 3, 1, 2, 3, 2, 2, 0, 3, 2, 2}, {2, 3, 3, 2, 2, 2, 2, 3, 0, 2, 2, 3, 2, 3}},
+    {"many sequences, clip, dropout", 2, 1, 3, 1, 2, 0, 0, 1, -0.1f, 1.2f, 0.2f, 0, 14,
+     {2, 3, 2, 2, 3, 1, 2, 3, 2, 2, 0, 3, 2, 2}, {2, 3, 3, 2, 2, 2, 2, 3, 0, 2, 2, 3, 2, 3}},
+};
+/* clang-format on */
+
+#define SETTINGS ((int)(sizeof settings / sizeof *settings))
 
 /* Inputs and results of one precision each: Q and O [total_q][H][d], lse [total_q][H], ... */
 typedef struct World {
@@ -130,48 +174,6 @@ static inline World *world_from(uint64_t state, const Setting *s, AttnDtype dtyp
     return world_new(s, dtype, larger);
 }
 
-/* --- the definition ----------------------------------------------------------------------------*/
-
-/* O [total_q][H][d], lse [total_q][H]. round: Qn and Kn to the dtype, as the contract says. Returns
- * how near the argument of a clip came to 0 or 1, where its slope jumps. */
-static inline double define_forward(const World *w, int round, double *O, double *lse)
-{
-    const int64_t rows = w->total_q * w->s.H;
-    Plain p = {.args = &w->args,
-               .Q = w->input[IN_Q],
-               .K = w->input[IN_K],
-               .V = w->input[IN_V],
-               .wq = w->input[IN_WQ],
-               .wk = w->input[IN_WK],
-               .O = O,
-               .lse = plain_zeros(rows),
-               .P = plain_zeros(rows * w->total_k),
-               .A = plain_zeros(rows * w->total_k),
-               .rounds = round};
-    plain_forward(&p);
-    for (int64_t row = 0; row < rows; row++)
-        lse[row] = p.lse[row % w->s.H * w->total_q + row / w->s.H];
-    free(p.lse);
-    free(p.P);
-    free(p.A);
-    return p.kink;
-}
-
-/* d(sum dO O) / d(input[which][e]), by a central difference. O and lse: room for results */
-static inline double define_gradient(const World *w, int which, int64_t e, double *O, double *lse)
-{
-    const double step = 1e-5, before = w->input[which][e];
-    double change = 0;
-    for (int side = 1; side >= -1; side -= 2) {
-        w->input[which][e] = before + side * step;
-        define_forward(w, 0, O, lse);
-        for (int64_t t = 0; t < w->sizes[IN_DO]; t++)
-            change += side * w->input[IN_DO][t] * O[t];
-    }
-    w->input[which][e] = before;
-    return change / (2 * step);
-}
-
 /* --- for variants ------------------------------------------------------------------------------*/
 
 /* [1][N][heads][d] of the dtype, with values or (NULL) NaN in it. */
@@ -228,23 +230,9 @@ static inline void assert_near(double found, double wanted, double tolerance, co
     if (found == wanted ||
         (isfinite(wanted) && fabs(found - wanted) <= tolerance * (1 + fabs(wanted))))
         return;
-    print_message("%s of '%s': element %lld is %.9g, the definition says %.9g\n", what, name,
-                  (long long)e, found, wanted);
+    print_message("%s of '%s': element %lld is %.9g, expected is %.9g\n", what, name, (long long)e,
+                  found, wanted);
     fail();
-}
-
-static inline void assert_forward_defined(const World *w, double tolerance, double tolerance_lse,
-                                          const char *what)
-{
-    double *O = window_memory(w->sizes[IN_Q], sizeof *O);
-    double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-    define_forward(w, 1, O, lse);
-    for (int64_t e = 0; e < w->sizes[IN_Q]; e++)
-        assert_near(w->O[e], O[e], tolerance, what, w->s.name, e);
-    for (int64_t e = 0; e < w->total_q * w->s.H; e++)
-        assert_near(w->lse[e], lse[e], tolerance_lse, "lse", w->s.name, e);
-    free(lse);
-    free(O);
 }
 
 static inline void assert_gradients_near(const World *found, const World *wanted, double tolerance)
