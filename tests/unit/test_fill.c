@@ -40,55 +40,12 @@ TEST(known_answers)
 
 #define SAMPLES 1000000
 
-typedef struct Moments {
-    double mean, variance, skew, kurtosis, next; /* next: correlation of neighbours */
-} Moments;
-
-static Moments moments_of(int tensor, FillDist dist, uint64_t stride)
-{
-    double sum[5] = {0}, pairs = 0.0, before = 0.0;
-    Moments m;
-    uint64_t t;
-    for (t = 0; t < SAMPLES; t++) {
-        const double x = (double)fill_value(1, tensor, t * stride, dist);
-        sum[1] += x;
-        sum[2] += x * x;
-        sum[3] += x * x * x;
-        sum[4] += x * x * x * x;
-        pairs += x * before;
-        before = x;
-    }
-    m.mean = sum[1] / SAMPLES;
-    m.variance = sum[2] / SAMPLES - m.mean * m.mean;
-    m.skew = sum[3] / SAMPLES / pow(m.variance, 1.5);
-    m.kurtosis = sum[4] / SAMPLES / (m.variance * m.variance);
-    m.next = pairs / SAMPLES / m.variance;
-    return m;
-}
-
-/* Limits are five standard errors of a million samples: 1/1000 for the mean. Neighbours along the
- * channel (stride 1) and along the token (stride 512) must be independent alike. */
-TEST(normal_moments)
-{
-    static const uint64_t stride[] = {1, 512, 65536};
-    for (int tensor = FILL_Q; tensor <= FILL_DO; tensor++)
-        for (int t = 0; t < 3; t++) {
-            const Moments m = moments_of(tensor, FILL_NORMAL, stride[t]);
-            assert_true(fabs(m.mean) < 0.005 && fabs(m.variance - 1.0) < 0.007);
-            assert_true(fabs(m.skew) < 0.0125 && fabs(m.kurtosis - 2.9) < 0.025);
-            assert_true(fabs(m.next) < 0.005);
-        }
-}
-
+/* One value in a thousand is an outlier; how large, and what the normal ones are like, follows from
+ * the known answers. */
 TEST(other_distributions)
 {
-    const Moments large = moments_of(FILL_K, FILL_LARGE, 1);
-    const Moments outlier = moments_of(FILL_K, FILL_OUTLIER, 1);
     uint64_t t, different = 0;
     float most = 0.0f;
-    assert_true(fabs(large.mean) < 0.04 && fabs(large.variance - 64.0) < 0.5);
-    /* 1 + 0.001 * 100; the rare large ones make the estimate rough */
-    assert_true(fabs(outlier.variance - 1.1) < 0.025 && outlier.kurtosis > 10.0);
     for (t = 0; t < SAMPLES; t++) {
         const float normal = fill_value(1, FILL_K, t, FILL_NORMAL);
         const float value = fill_value(1, FILL_K, t, FILL_OUTLIER);
@@ -97,19 +54,6 @@ TEST(other_distributions)
         assert_true(fill_value(1, FILL_K, t, FILL_LARGE) == 8.0f * normal);
     }
     assert_true(different > 840 && different < 1160 && most > 25.0f); /* 1000 +- 5 * 31.6 */
-}
-
-/* Seeds, tensors and indexes that are neighbours have nothing in common. */
-TEST(streams_differ)
-{
-    uint64_t t, same_seed = 0, same_tensor = 0, shifted = 0;
-    for (t = 0; t < 10000; t++) {
-        const uint64_t here = fill_stream(1, FILL_Q, t);
-        same_seed += here == fill_stream(2, FILL_Q, t);
-        same_tensor += here == fill_stream(1, FILL_K, t);
-        shifted += here == fill_stream(1, FILL_K, t + 1) || here == fill_stream(2, FILL_Q, t + 1);
-    }
-    assert_true(same_seed == 0 && same_tensor == 0 && shifted == 0);
 }
 
 /* V is K and dO is Q, of N(0,1); the rest is as without. */

@@ -5,7 +5,6 @@
  * - The forward pass equals the definition (plain_options.h), for every option.
  * - The gradients equal central finite differences of it: test_differences.c. (Closed forms, which
  *   follow from the definition, are asked of the programs: tests/stages/test_properties.py.)
- * - A window of one key, by hand.
  * - Sampling returns the same numbers as computing everything.
  *
  * And what the oracle expects, and the checker accepts, where inputs hold NaN or infinity:
@@ -51,20 +50,6 @@ TEST(forward_is_definition)
         oracle_free(&o);
         option_case_free(&of);
     }
-}
-
-/* Window (0,0): O_i = V at i + Nk - Nq, whatever Q and K. */
-TEST(window_of_one)
-{
-    Case *c = case_new((AttnShape){2, 2, 2, 9, 13, 4}, ATTN_F32, LAYOUT_ODD, 1);
-    c->args.rule = (AttnRule){0, 0};
-    Oracle o = oracle_of(&c->args, 0, 1);
-    for (int64_t e = 0; e < o.O.count; e++) {
-        const int64_t x = e % 4, i = e / 4 % 9, h = e / 36 % 2, b = e / 72;
-        assert_true(o.O.value[e] == case_get(&c->args.V, b, i + 4, h, x));
-    }
-    oracle_free(&o);
-    case_free(c);
 }
 
 /* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds

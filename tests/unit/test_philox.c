@@ -6,8 +6,6 @@
  * The known answers are those of the authors' own distribution (Random123, tests/kat_vectors, lines
  * "philox4x32 10"): zeros, ones, and the digits of pi.
  */
-#include <math.h>
-
 #include "unit.h"
 
 #include "harness/io/philox.h"
@@ -58,47 +56,4 @@ TEST(thresholds)
     assert_int_equal(4294967040u, attn_dropout_threshold(0.99999994f));
     for (int64_t j = 0; j < 1000; j++)
         assert_true(attn_keeps(&o, 0, 0, 0, 0, j));
-}
-
-/* Share of kept pairs along j, i, h and b, and of neighbours that are both kept: within five
- * standard deviations of what independent draws give. */
-TEST(shares)
-{
-    const float rates[] = {0.05f, 0.1f, 0.5f, 0.9f};
-    const int64_t count = 40000;
-    for (int along = 0; along < 4; along++)
-        for (int r = 0; r < 4; r++) {
-            const AttnOptions o = {.dropout_seed = 99 + (uint64_t)r};
-            const uint32_t threshold = attn_dropout_threshold(rates[r]);
-            const double keep = 1 - rates[r], both = keep * keep;
-            double kept = 0, pairs = 0;
-            int before = 0;
-            for (int64_t n = 0; n < count; n++) {
-                const int now = attn_keeps(&o, threshold, along == 3 ? n : 5, along == 2 ? n : 6,
-                                           along == 1 ? n : 7, along == 0 ? n : 8);
-                kept += now;
-                pairs += now && before;
-                before = now;
-            }
-            assert_true(fabs(kept - keep * (double)count) <
-                        5 * sqrt((double)count * keep * (1 - keep)));
-            assert_true(fabs(pairs - both * (double)count) <
-                        5 * sqrt((double)count * both * (1 - both) * 3));
-        }
-}
-
-/* Other seeds, in either half of the key, are other draws. */
-TEST(seeds_differ)
-{
-    const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xFFFFFFFF00000000)};
-    for (int a = 0; a < 4; a++)
-        for (int b = a + 1; b < 4; b++) {
-            const AttnOptions first = {.dropout_seed = seeds[a]},
-                              second = {.dropout_seed = seeds[b]};
-            int same = 0;
-            for (int64_t j = 0; j < 1000; j++)
-                same += attn_keeps(&first, 0x80000000u, 0, 0, 0, j) ==
-                        attn_keeps(&second, 0x80000000u, 0, 0, 0, j);
-            assert_true(same > 420 && same < 580);
-        }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_run.c: does the runner see what variants do to memory, time and inputs? The variants here
- * misbehave in one way each. Also inputs_make: positions, layouts and that a seed is a seed.
+ * misbehave in one way each. Also what rungs skip, and the positions of inputs_make.
  */
 #include <math.h>
 #include <time.h>
@@ -247,11 +247,13 @@ static void skips_with(const Rung *rung, AttnDevice device, const AttnArgs *a, c
 TEST(what_rungs_skip)
 {
     static const AttnSegment whole = {0, 8, 0, 3, 1}, odd = {0, 8, 0, 0, 2},
-                             other = {0, 8, 1, 0, 1};
+                             other = {0, 8, 1, 0, 1}, back = {0, 8, 0, 7, -1},
+                             early = {0, 8, 0, 0, 1};
     static const AttnSegment two[] = {{0, 4, 0, 0, 1}, {4, 4, 0, 4, 1}};
     static const AttnOptions options = {.temperature = 1.0f};
     static const uint8_t mask[64];
-    const Rung plain = {.name = "v9_rung"}, full = {.name = "v0_full", .flags = FULL};
+    const Rung plain = {.name = "v9_rung"}, full = {.name = "v0_full", .flags = FULL},
+               stream = {.name = "v3_stream", .flags = STREAM};
     AttnArgs right = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
     right.positions_q = attn_positions(&whole, 1);
     right.positions_k = attn_positions(&whole, 1);
@@ -271,10 +273,21 @@ TEST(what_rungs_skip)
     skips_with(&full, ON_CPU, &a, "skips positions");
     a = right, a.positions_k = attn_positions(&odd, 1);
     skips_with(&full, ON_CPU, &a, "skips positions");
+    a = right, a.positions_q = attn_positions(&back, 1);
+    skips_with(&full, ON_CPU, &a, "skips positions");
     a = right, a.positions_k = attn_positions(two, 2);
     skips_with(&full, ON_CPU, &a, "skips positions");
     a = right, a.options = &options;
     skips_with(&full, ON_CPU, &a, "skips the options");
+    skips_with(&stream, ON_CPU, &right, "finite");
+    a = right, a.rule = (AttnRule){3, 0};
+    skips_with(&stream, ON_CPU, &a, NULL);
+    a.rule.right = 1;
+    skips_with(&stream, ON_CPU, &a, "key at their position");
+    a.rule.right = -1;
+    skips_with(&stream, ON_CPU, &a, "all but a causal mask");
+    a.rule.right = 0, a.positions_q = attn_positions(&early, 1);
+    skips_with(&stream, ON_CPU, &a, "key at their position");
 }
 
 TEST(workspace_is_counted)
@@ -338,31 +351,4 @@ TEST(positions)
     assert_true(!attn_sees(&r.made.problem.args, 4, 0) && attn_sees(&r.made.problem.args, 5, 0));
     assert_true(attn_sees(&r.made.problem.args, 7, 2) && !attn_sees(&r.made.problem.args, 7, 1));
     done(&r);
-}
-
-/* A value depends on seed, tensor and index, not on strides; the layouts differ in memory. */
-TEST(layouts)
-{
-    static const char *const names[] = {"bshd", "sbhd", "bhsd", "odd"};
-    Run base;
-    make(&base, "-B 2 -N 5 -H 3 -d 4 --seed 9");
-    for (int k = 0; k < 4; k++) {
-        char line[128];
-        Run r;
-        snprintf(line, sizeof line, "-B 2 -N 5 -H 3 -d 4 --seed 9 --strides %s", names[k]);
-        make(&r, line);
-        for (int64_t b = 0; b < 2; b++)
-            for (int64_t n = 0; n < 5; n++)
-                for (int64_t h = 0; h < 3; h++)
-                    for (int64_t x = 0; x < 4; x++) {
-                        const Tensor *p = &r.made.problem.args.K, *q = &base.made.problem.args.K;
-                        assert_true(tensor_get(p, tensor_offset(p, b, n, h) + x) ==
-                                    tensor_get(q, tensor_offset(q, b, n, h) + x));
-                    }
-        assert_true(k == 0 || memcmp(r.made.problem.args.K.stride, base.made.problem.args.K.stride,
-                                     sizeof base.made.problem.args.K.stride) != 0);
-        assert_true(inputs_fingerprint(&r.made.problem) == inputs_fingerprint(&r.made.problem));
-        done(&r);
-    }
-    done(&base);
 }
