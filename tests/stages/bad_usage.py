@@ -8,7 +8,6 @@ Interface:
 import re
 
 
-
 def found(lines):
     """Flags, '|' between them, whose last value is what the sentence must name."""
     ends = [(flags, re.search(r"(\S+)[ =](\S*)$", flags)) for flags in lines.split("|")]
@@ -141,13 +140,35 @@ TRACE = [
     ("--trace --bundled", r"--trace: found.*(384|48).*(8|16)"),
     ("--trace --bundled=causal", r"--trace: found.*(512|64).*(8|16)"),
 ]
+
+
+def of_lengths(files):
+    """files: the flags of two files of lengths, of stage 05 or 06."""
+    def other(name):
+        return files.replace("lengths", name, 1)
+
+    return [
+        (files + " -B 2", r"--batch.*(thd|--cu-seqlens-q)"),
+        (files + " --bundled", r"--bundled.*(thd|--cu-seqlens-q)"),
+        (files + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
+        (files + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
+        (other("falls"), r"falls\.npy"),
+        (other("late"), r"late\.npy"),
+        (other("five"), r"lengths\.npy: found 3 sequences.*4.*five"),
+        (other("one"), r"one\.npy: found 1 numbers"),
+        (other("nobody"), r"nobody\.npy: found 0 at its end"),
+        (other("q"), r"q\.npy"),
+        (other("none"), r"none\.npy"),
+    ]
+
+
 # Stage 05. THD stands for the layout with two files of lengths.
 THD = "--tensor-layout thd --cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy"
 OFFLINE = found(
     "--temperature 0|--temperature -2|--temperature inf|--clip 0|--clip 0.1,1|--clip 0,0.9|"
     "--clip=-0.1,1.1,2|--clip nan,1|--clip=-2e6,1|--dropout 1|--dropout -0.1|--dropout nan|"
     "--dropout 0.99999999|--qk-norm 0|--block-q 0|--block-kv 99999999"
-) + [
+) + of_lengths(THD) + [
     ("--tensor-layout bhsd", r"--tensor-layout: found 'bhsd'.*thd"),
     ("--tensor-layout thd", r"--tensor-layout thd.*--cu-seqlens-q and --cu-seqlens-kv"),
     ("--tensor-layout thd --cu-seqlens-q {}/lengths.npy", r"thd.*without --cu-seqlens-kv"),
@@ -155,18 +176,7 @@ OFFLINE = found(
     ("--cu-seqlens-q {}/lengths.npy", r"--cu-seqlens-q.*--tensor-layout thd"),
     ("--cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-q.*thd"),
     ("--tensor-layout sbhd --cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*thd"),
-    (THD + " -B 2", r"--batch.*thd"),
-    (THD + " --bundled", r"--bundled.*thd"),
     (THD.replace("lengths", "huge"), r"huge\.npy: found 9\.22337203685478e\+18 at its end"),
-    (THD + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
-    (THD + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
-    (THD.replace("lengths", "falls", 1), r"falls\.npy"),
-    (THD.replace("lengths", "late", 1), r"late\.npy"),
-    (THD.replace("lengths", "five", 1), r"lengths\.npy: found 3 sequences.*4.*five"),
-    (THD.replace("lengths", "one", 1), r"one\.npy: found 1 numbers"),
-    (THD.replace("lengths", "nobody", 1), r"nobody\.npy: found 0 at its end"),
-    (THD.replace("lengths", "q", 1), r"q\.npy"),
-    (THD.replace("lengths", "none", 1), r"none\.npy"),
     (THD + " --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"q\.npy: found 4 dim"),
     (THD + " --q {}/rank3.npy --k {}/rank3.npy --v {}/rank3.npy", r"found 5.*12|found 12.*5"),
     ("--tensor-layout sbhd --strides odd", r"--strides.*--tensor-layout sbhd"),
@@ -210,7 +220,7 @@ LENGTHS = "--cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy"
 RANKS = found(
     "--ranks all|--nodes 0|--timeout 0|--timeout nan|--seed-schedule -1|--seed-schedule x|"
     "--inject drop@1"
-) + [
+) + of_lengths(LENGTHS) + [
     ("--ranks 0", r"--ranks: found '0'.*1 to 64"),
     ("--ranks 65", r"--ranks: found '65'.*1 to 64"),
     ("--transport tcp", r"--transport: found 'tcp'.*sim, mpi, nccl"),
@@ -248,14 +258,6 @@ RANKS = found(
     ("--trace --ranks 17", r"--trace: found 17 ranks.*16"),
     ("--cu-seqlens-q {}/lengths.npy", r"--cu-seqlens-q.*without --cu-seqlens-kv"),
     ("--cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*without --cu-seqlens-q"),
-    (LENGTHS + " -B 2", r"--batch.*--cu-seqlens-q"),
-    (LENGTHS + " --bundled", r"--bundled.*--cu-seqlens-q"),
-    (LENGTHS + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
-    (LENGTHS + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
-    (LENGTHS.replace("lengths", "falls", 1), r"falls\.npy"),
-    (LENGTHS.replace("lengths", "late", 1), r"late\.npy"),
-    (LENGTHS.replace("lengths", "five", 1), r"lengths\.npy: found 3 sequences.*4.*five"),
-    (LENGTHS.replace("lengths", "none", 1), r"none\.npy"),
     (LENGTHS + " --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"found 12.*5, the tokens of"),
 ]
 ONLY_RANKS = [(flag, flag.split()[0]) for flag in (

@@ -4,6 +4,7 @@
 Interface:
 - Program(path, device, folder): write(name, shape, values) makes an input file; run(files, flags)
   runs the program on files {flag: path} and returns what --save wrote, {name: flat values}.
+- Lab: a variant with a dtype, its runs, and the laws that are asked of them.
 - numbers(seed, count, steps, unit): random multiples of a unit, the same on every machine.
 - loss(dO, O): their product in float64.
 - wrong_so(build, program, patch, folder): a wrong solution of tests/wrong as a shared object, and
@@ -48,6 +49,24 @@ class Program:
                  if os.path.exists(os.path.join(folder, name + ".npy"))}
         shutil.rmtree(folder)
         return found
+
+
+class Lab:
+    """One variant with one dtype: tensors in, results out; what is asked of them is recorded."""
+
+    def __init__(self, args, variant, dtype, folder, flag="--variant"):
+        self.program = Program(args.program, args.device, folder)
+        self.args, self.variant, self.dtype, self.results = args, variant, dtype, []
+        self.label = variant if dtype == "f32" else f"{variant} {dtype}"
+        self.flags = [flag, variant, "--dtype", dtype]
+
+    def ok(self, good, what, detail=""):
+        self.results.append((good, f"{self.label}: {what}", detail))
+
+    def run(self, tensors, *flags, wanted=SAVED):
+        """tensors: {name: (shape, values)}"""
+        files = {name: self.program.write(name, *tensor) for name, tensor in tensors.items()}
+        return self.program.run(files, self.flags + list(flags), wanted)
 
 
 def numbers(seed, count, steps, unit):

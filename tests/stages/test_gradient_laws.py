@@ -29,7 +29,6 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import saved_runs
-from test_properties import Record
 from test_sweep import BACKWARD, WRONG, begin, side_by_side, variants_of
 from workshop import Failure
 
@@ -45,25 +44,16 @@ ANY_ORDER = ("v0_atomics", "v2_mma", "v3_transposed_scores", "v4_cp_async", "v5_
              "v10_wgmma", "v11_warp_specialised", "v12_turns", "v13_fused_delta")
 
 
-class Lab:
-    """One variant with one dtype: tensors in, gradients out, results recorded."""
+class Lab(saved_runs.Lab):
+    """Tensors in, gradients out."""
 
-    def __init__(self, args, variant, dtype, folder, flag="--variant"):
-        self.program = saved_runs.Program(args.program, args.device, folder)
-        self.args, self.variant, self.dtype = args, variant, dtype
-        self.label = variant if dtype == "f32" else f"{variant} {dtype}"
-        self.tap, self.share = Record(), SHARES[dtype]
-        self.flags = [flag, variant, "--dtype", dtype]
+    def __init__(self, args, *variant):
+        super().__init__(args, *variant)
+        self.share = SHARES[self.dtype]
         self.flags += ["--backward"] if args.backward is True else []
 
     def run(self, tensors, *flags, wanted=GRADIENTS):
-        """tensors: {name: (shape, values)}"""
-        files = {name: self.program.write(name, shape, values)
-                 for name, (shape, values) in tensors.items()}
-        return self.program.run(files, self.flags + list(flags), wanted)
-
-    def ok(self, good, what, detail=""):
-        self.tap.ok(good, f"{self.label}: {what}", detail)
+        return super().run(tensors, *flags, wanted=wanted)
 
     def close(self, what, found, expected, size=None, factor=1):
         """size: what the largest error is a share of, the largest expected value if not given."""
@@ -314,7 +304,7 @@ def check_laws(lab):
         observed_ds(lab)
     except (RuntimeError, subprocess.TimeoutExpired) as why:
         lab.ok(False, "runs", str(why))
-    return lab.tap.results
+    return lab.results
 
 
 def check_variant(args, variant, dtype):

@@ -18,8 +18,9 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
+import saved_runs
 from saved_runs import Program, numbers
-from test_properties import Record, distance
+from test_properties import distance
 from test_sweep import begin, side_by_side, variants_of
 
 N, H, HKV, D, W = 90, 4, 2, 16, 12
@@ -27,31 +28,23 @@ SIZES = {"q": H, "k": HKV, "v": HKV}
 LIMITS = {"f32": 2e-5, "f16": 2e-3, "bf16": 2e-2}  # |V| up to 2, |scores| below 4
 
 
-class Lab:
-    """One variant and its runs. Values are multiples of 1/64 up to 1: exact in every dtype."""
+class Lab(saved_runs.Lab):
+    """Values are multiples of 1/64 up to 1: exact in every dtype."""
 
     def __init__(self, args, variant, dtype, folder):
-        self.args, self.variant, self.dtype, self.record = args, variant, dtype, Record()
-        self.program = Program(args.program, args.device, folder)
+        super().__init__(args, variant, dtype, folder)
         self.data = {name: numbers(n, N * heads * D, 64, 1 / 64)
                      for n, (name, heads) in enumerate(SIZES.items())}
         self.limit = LIMITS[dtype]
 
-    def files(self, data, lead=(1, N)):
-        """A file for each tensor, [..][heads][D]; numbered: no run sees another's files."""
-        count = len(os.listdir(self.program.folder))
-        return {name: self.program.write(f"{name}{count}", (*lead, SIZES[name], D), values)
-                for name, values in data.items()}
-
     def run(self, flags, data=None, lead=(1, N), program=None, extra=None):
-        files = dict(self.files(data or self.data, lead), **(extra or {}))
-        own = ["--variant", self.variant] if program is None else ["--variant", program[1]]
-        runner = self.program if program is None else program[0]
-        return runner.run(files, own + ["--dtype", self.dtype] + flags.split())
-
-    def ok(self, good, what, detail=""):
-        label = self.variant if self.dtype == "f32" else f"{self.variant} {self.dtype}"
-        self.record.ok(good, f"{label}: {what}", detail)
+        """A file for each tensor, [lead][heads][D], and the extra ones. program: another one, and
+        its variant."""
+        files = {name: self.program.write(name, (*lead, SIZES[name], D), values)
+                 for name, values in (data or self.data).items()}
+        runner, variant = program or (self.program, self.variant)
+        return runner.run({**files, **(extra or {})},
+                          ["--variant", variant, "--dtype", self.dtype, *flags.split()])
 
     def close(self, what, found, wanted, limit=None):
         worst = max(distance(found[name], wanted[name]) for name in wanted)
@@ -207,7 +200,7 @@ def check_variant(args, variant, dtype):
                 weights(lab)
         except RuntimeError as why:
             lab.ok(False, "runs", str(why))
-    return lab.record.results
+    return lab.results
 
 
 def main():

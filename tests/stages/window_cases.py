@@ -15,7 +15,7 @@ four tables of pairs:
 A last group is for a GPU kernel that the sizes of these tables do not fill (NARROW).
 
 Several sequences need files of their lengths, which are written into a folder. That the tables hold
-all pairs is proved by test_window_cases.py, from the lines and with tables of its own.
+all pairs is proved by test_window_cases.py, from the lines.
 
 Interface:
 - sweep(folder, quick): {group: [line, ...]}, each with a seed of its own.
