@@ -9,7 +9,7 @@ What comes in has been through clang -E; all else is C++ already, with the heade
 Lines stay lines, so clang's messages and every finding name the lines that the user wrote.
 
 Never a guess: an instruction, modifier or operand that TABLE does not list is an error with its
-line. In TABLE <x> is an operand: %3, or a number that stands in the text itself.
+line.
 
 Interface: translate(text): C++. Unknown: a sentence with file and line.
 """
@@ -22,115 +22,119 @@ class Unknown(Exception):
 
 # --- the instructions -----------------------------------------------------------------------------
 
-SHARED = r"shared(?:::cta)?"
-# .cg copies 16 bytes only
-COPY = (r"cp\.async\.(?:cg(?=[^,]*,[^,]*,16)|ca)\." + SHARED +
-        r"\.global(?:\.L2::(?:64|128|256)B)? \[<to>\],\[<from>\]")
-POLL = (r"\{\.reg \.pred (\w+);mbarrier\.(?:try|test)_wait\.parity\.shared(?:::cta)?\.b64 "
-        r"\1,\[<bar>\],<parity>;selp\.u32 <over>,1,0,\1;\}")
-SCALED = (r"\{\.reg \.pred (\w+);setp\.ne\.b32 \1,<add>,0;wgmma\.mma_async\.sync\.aligned\."
-          r"m64n(?P<n>\d+)k16\.f32\.(?P<t>bf16|f16)\.(?P=t) \{(?P<c>[%\d,]+)\},<a>,<b>,\1,1,1,"
-          r"(?P<ta>[01]),(?P<tb>[01]);\}")
-FROM_REGISTERS = (r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<t>bf16|f16)\."
-                  r"(?P=t) \{(?P<c>[%\d,]+)\},\{<a0>,<a1>,<a2>,<a3>\},<b>,(?P<add>[01]),1,1,"
-                  r"(?P<tb>[01]);")
-# e4m3: 32 numbers a step, and no operand that could be transposed
-BYTES = (r"\{\.reg \.pred (\w+);setp\.ne\.b32 \1,<add>,0;wgmma\.mma_async\.sync\.aligned\."
-         r"m64n(?P<n>\d+)k32\.f32\.e4m3\.e4m3 \{(?P<c>[%\d,]+)\},")
-PACK4 = (r"\{\.reg \.b16 (\w+),(\w+);cvt\.rn\.satfinite\.e4m3x2\.f32 \1,<x1>,<x0>;"
-         r"cvt\.rn\.satfinite\.e4m3x2\.f32 \2,<x3>,<x2>;mov\.b32 <r>,\{\1,\2\};\}")
-TENSOR = r"cp\.async\.bulk\.tensor\.(?P<rank>[2-5])d\."
-AT = r"\{(?P<at>[%\d,]+)\}"
+# <x>: an operand, %3 or a number that stands in the text itself; <x:4>: four of them, <x:>: any
+# number of them, with commas. <x=a|b>: one of these words; <=a|b>: one that the call does not need.
+# <*p>: a register of the text's own. A second <x> is the same again.
+SHARED = ".shared<=::cta|>"
+COPY = SHARED + ".global<=.L2::64B|.L2::128B|.L2::256B|> [<to>],[<from>]"
+LANDS = ".mbarrier::complete_tx::bytes"
+WGMMA = "wgmma.mma_async.sync.aligned.m64n<n>k"
+# whether the product is added to C stands in a predicate
+ADD = "{.reg .pred <*p>;setp.ne.b32 <*p>,<add>,0;" + WGMMA
+POLL = ("{.reg .pred <*p>;mbarrier.<=try|test>_wait.parity" + SHARED + ".b64 <*p>,[<bar>],<parity>;"
+        "selp.u32 <over>,1,0,<*p>;}")
+PACK4 = ("{.reg .b16 <*p>,<*q>;cvt.rn.satfinite.e4m3x2.f32 <*p>,<x1>,<x0>;"
+         "cvt.rn.satfinite.e4m3x2.f32 <*q>,<x3>,<x2>;mov.b32 <r>,{<*p>,<*q>};}")
 TABLE = [
     # tensor cores, by warps
-    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(?P<t>bf16|f16)\.(?P=t)\.f32 "
-     r"\{<d0>,<d1>,<d2>,<d3>\},\{<a0>,<a1>,<a2>,<a3>\},\{<b0>,<b1>\},\{<c0>,<c1>,<c2>,<c3>\};",
-     "mma<{t}>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},{c0},{c1},{c2},{c3})"),
-    (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 "
-     r"\{<d0>,<d1>,<d2>,<d3>\},\{<a0>,<a1>,<a2>,<a3>\},\{<b0>,<b1>\},\{<c0>,<c1>,<c2>,<c3>\};",
-     "mma<simt_ptx::is_tf32>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},"
-     "{c0},{c1},{c2},{c3})"),
-    (rf"ldmatrix\.sync\.aligned\.m8n8\.x4(?P<trans>\.trans)?\.{SHARED}\.b16 "
-     r"\{<r0>,<r1>,<r2>,<r3>\},\[<at>\];", "ldmatrix_x4<{trans}>({at},{r0},{r1},{r2},{r3})"),
-    (rf"ldmatrix\.sync\.aligned\.m8n8\.x2(?P<trans>\.trans)?\.{SHARED}\.b16 \{{<r0>,<r1>\}},"
-     r"\[<at>\];", "ldmatrix_x2<{trans}>({at},{r0},{r1})"),
-    (rf"ldmatrix\.sync\.aligned\.m8n8\.x1(?P<trans>\.trans)?\.{SHARED}\.b16 \{{<r0>\}},\[<at>\];",
-     "ldmatrix_x1<{trans}>({at},{r0})"),
-    (rf"stmatrix\.sync\.aligned\.m8n8\.x4(?P<trans>\.trans)?\.{SHARED}\.b16 \[<at>\],"
-     r"\{<r0>,<r1>,<r2>,<r3>\};", "stmatrix_x4<{trans}>({at},{r0},{r1},{r2},{r3})"),
-    # tensor cores, by warpgroups
-    (SCALED, "wgmma<{n},{t},{ta},{tb}>({c},{a},{b},{add})"),
-    (FROM_REGISTERS, "wgmma_registers<{n},{t},{tb}>({c},{a0},{a1},{a2},{a3},{b},{add})"),
-    (BYTES + r"<a>,<b>,\1,1,1;\}", "wgmma<{n},simt_ptx::is_e4m3,0,0>({c},{a},{b},{add})"),
-    (BYTES + r"\{<a0>,<a1>,<a2>,<a3>\},<b>,\1,1,1;\}",
-     "wgmma_registers<{n},simt_ptx::is_e4m3,0>({c},{a0},{a1},{a2},{a3},{b},{add})"),
-    (r"wgmma\.fence\.sync\.aligned;", "wgmma_fence()"),
-    (r"wgmma\.commit_group\.sync\.aligned;", "wgmma_commit()"),
-    (r"wgmma\.wait_group\.sync\.aligned <n>;", "wgmma_wait({n})"),
-    # copies by threads
-    (rf"{COPY},(?P<n>4|8|16);", "cp_async({to},{from},{n},{n})"),
-    (rf"{COPY},(?P<n>4|8|16),<valid>;", "cp_async({to},{from},{n},{valid})"),
-    (r"cp\.async\.commit_group;", "cp_commit()"),
-    (r"cp\.async\.wait_group <n>;", "cp_wait({n})"),
-    (r"cp\.async\.wait_all;", "cp_wait_all()"),
+    ("mma.sync.aligned.m16n8k16.row.col.f32.<t=bf16|f16>.<t>.f32 {<d:4>},{<a:4>},{<b:2>},{<c:4>};",
+     "mma<{t}>({d},{a},{b},{c})"),
+    ("mma.sync.aligned.m16n8k8.row.col.f32.<t=tf32>.<t>.f32 {<d:4>},{<a:4>},{<b:2>},{<c:4>};",
+     "mma<{t}>({d},{a},{b},{c})"),
+    (f"ldmatrix.sync.aligned.m8n8.x<n=1|2|4><trans=.trans|>{SHARED}.b16 {{<r:>}},[<at>];",
+     "ldmatrix<{n},{trans}>({at},{r})"),
+    (f"stmatrix.sync.aligned.m8n8.x4<trans=.trans|>{SHARED}.b16 [<at>],{{<r:4>}};",
+     "stmatrix<4,{trans}>({at},{r})"),
+    # tensor cores, by warpgroups; e4m3: 32 numbers a step, and no operand that may be transposed
+    (ADD + "16.f32.<t=bf16|f16>.<t> {<c:>},<a>,<b>,<*p>,1,1,<ta=0|1>,<tb=0|1>;}",
+     "wgmma<{n},{t},{ta},{tb}>({a},{b},{add},{c})"),
+    (WGMMA + "16.f32.<t=bf16|f16>.<t> {<c:>},{<a:4>},<b>,<add=0|1>,1,1,<tb=0|1>;",
+     "wgmma_registers<{n},{t},{tb}>({a},{b},{add},{c})"),
+    (ADD + "32.f32.<t=e4m3>.<t> {<c:>},<a>,<b>,<*p>,1,1;}",
+     "wgmma<{n},{t},0,0>({a},{b},{add},{c})"),
+    (ADD + "32.f32.<t=e4m3>.<t> {<c:>},{<a:4>},<b>,<*p>,1,1;}",
+     "wgmma_registers<{n},{t},0>({a},{b},{add},{c})"),
+    ("wgmma.fence.sync.aligned;", "wgmma_fence()"),
+    ("wgmma.commit_group.sync.aligned;", "wgmma_commit()"),
+    ("wgmma.wait_group.sync.aligned <n>;", "wgmma_wait({n})"),
+    # copies by threads; .cg copies 16 bytes only
+    (f"cp.async.ca{COPY},<n=4|8|16>;", "cp_async({to},{from},{n},{n})"),
+    (f"cp.async.cg{COPY},<n=16>;", "cp_async({to},{from},{n},{n})"),
+    (f"cp.async.ca{COPY},<n=4|8|16>,<valid>;", "cp_async({to},{from},{n},{valid})"),
+    (f"cp.async.cg{COPY},<n=16>,<valid>;", "cp_async({to},{from},{n},{valid})"),
+    ("cp.async.commit_group;", "cp_commit()"),
+    ("cp.async.wait_group <n>;", "cp_wait({n})"),
+    ("cp.async.wait_all;", "cp_wait_all()"),
     # copies by the engine
-    (TENSOR + r"shared::cluster\.global\.mbarrier::complete_tx::bytes \[<to>\],\[<map>," + AT +
-     r"\],\[<bar>\];", "tma_load<{rank}>({to},{map},{bar},0,{at})"),
-    (TENSOR + r"shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster "
-     r"\[<to>\],\[<map>," + AT + r"\],\[<bar>\],<blocks>;",
-     "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
-    (TENSOR + r"global\.shared::cta\.bulk_group \[<map>," + AT + r"\],\[<from>\];",
+    (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS} "
+     "[<to>],[<map>,{<at:>}],[<bar>];", "tma_load<{rank}>({to},{map},{bar},0,{at})"),
+    (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS}.multicast::cluster "
+     "[<to>],[<map>,{<at:>}],[<bar>],<blocks>;", "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
+    ("cp.async.bulk.tensor.<rank=2|3|4|5>d.global.shared::cta.bulk_group [<map>,{<at:>}],[<from>];",
      "tma_store<{rank}>({from},{map},{at})"),
-    (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes \[<to>\],\[<from>\],"
-     r"<bytes>,\[<bar>\];", "bulk_load({to},{from},{bytes},{bar})"),
-    (r"cp\.async\.bulk\.shared::cluster\.shared::cta\.mbarrier::complete_tx::bytes \[<to>\],"
-     r"\[<from>\],<bytes>,\[<bar>\];", "bulk_copy({to},{from},{bytes},{bar})"),
-    (r"cp\.async\.bulk\.commit_group;", "bulk_commit()"),
-    (r"cp\.async\.bulk\.wait_group(?P<read>\.read)? <n>;", "bulk_wait({n})"),
-    (r"fence\.proxy\.async(?:\.shared::cta|\.global)?;", "proxy_fence()"),
+    (f"cp.async.bulk.shared::cluster.global{LANDS} [<to>],[<from>],<bytes>,[<bar>];",
+     "bulk_load({to},{from},{bytes},{bar})"),
+    (f"cp.async.bulk.shared::cluster.shared::cta{LANDS} [<to>],[<from>],<bytes>,[<bar>];",
+     "bulk_copy({to},{from},{bytes},{bar})"),
+    ("cp.async.bulk.commit_group;", "bulk_commit()"),
+    ("cp.async.bulk.wait_group<=.read|> <n>;", "bulk_wait({n})"),
+    ("fence.proxy.async<=.shared::cta|.global|>;", "proxy_fence()"),
     # barriers
-    (r"(?:bar|barrier)\.sync <id>;", "named_barrier({id},0,true)"),
-    (r"(?:bar|barrier)\.sync <id>,<n>;", "named_barrier({id},{n},true)"),
-    (r"(?:bar|barrier)\.arrive <id>,<n>;", "named_barrier({id},{n},false)"),
-    (rf"mbarrier\.init\.{SHARED}\.b64 \[<bar>\],<n>;", "mbarrier_init({bar},{n})"),
-    (rf"mbarrier\.inval\.{SHARED}\.b64 \[<bar>\];", "mbarrier_invalidate({bar})"),
-    (rf"mbarrier\.arrive\.{SHARED}\.b64 _,\[<bar>\];", "mbarrier_arrive({bar},0)"),
-    (rf"mbarrier\.arrive\.expect_tx\.{SHARED}\.b64 _,\[<bar>\],<bytes>;",
-     "mbarrier_arrive({bar},{bytes})"),
-    (r"mbarrier\.arrive\.shared::cluster\.b64 _,\[<bar>\];", "mbarrier_arrive({bar},0)"),
-    (r"mbarrier\.arrive\.expect_tx\.shared::cluster\.b64 _,\[<bar>\],<bytes>;",
+    ("<=bar|barrier>.sync <id>;", "named_barrier({id},0,true)"),
+    ("<=bar|barrier>.sync <id>,<n>;", "named_barrier({id},{n},true)"),
+    ("<=bar|barrier>.arrive <id>,<n>;", "named_barrier({id},{n},false)"),
+    (f"mbarrier.init{SHARED}.b64 [<bar>],<n>;", "mbarrier_init({bar},{n})"),
+    (f"mbarrier.inval{SHARED}.b64 [<bar>];", "mbarrier_invalidate({bar})"),
+    ("mbarrier.arrive.shared<=::cta|::cluster|>.b64 _,[<bar>];", "mbarrier_arrive({bar},0)"),
+    ("mbarrier.arrive.expect_tx.shared<=::cta|::cluster|>.b64 _,[<bar>],<bytes>;",
      "mbarrier_arrive({bar},{bytes})"),
     (POLL, "mbarrier_try({over},{bar},{parity})"),
-    (r"barrier\.cluster\.arrive\.release\.aligned;", "cluster_arrive()"),
-    (r"barrier\.cluster\.wait\.acquire\.aligned;", "cluster_wait()"),
+    ("barrier.cluster.arrive.release.aligned;", "cluster_arrive()"),
+    ("barrier.cluster.wait.acquire.aligned;", "cluster_wait()"),
     # single accesses
-    (rf"st\.{SHARED}\.(?:b32|u32|f32) \[<to>\],<v>;", "st_shared({to},{v})"),
-    (r"st\.global\.(?:u32|b32|f32) \[<to>\],<v>;", "st_global({to},{v})"),
-    (r"st\.shared::cluster\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
-     "st_cluster({to},{a},{b},{c},{d})"),
-    (r"ld\.shared::cluster\.(?:s32|u32) <v>,\[<from>\];", "ld_cluster({v},{from})"),
-    (r"mapa\.shared::cluster\.u32 <to>,<from>,<rank>;", "map_shared({to},{from},{rank})"),
-    (r"red\.global\.add\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
-     "red_add_v4({to},{a},{b},{c},{d})"),
-    (r"ld\.acquire\.gpu\.global\.s32 <v>,\[<from>\];", "ld_acquire({v},{from})"),
-    (r"st\.(?P<how>relaxed|release)\.gpu\.global\.s32 \[<to>\],<v>;", "st_{how}({to},{v})"),
+    (f"st{SHARED}.<=b32|u32|f32> [<to>],<v>;", "st_shared({to},{v})"),
+    ("st.global.<=b32|u32|f32> [<to>],<v>;", "st_global({to},{v})"),
+    ("st.shared::cluster.v4.f32 [<to>],{<v:4>};", "st_cluster({to},{v})"),
+    ("ld.shared::cluster.<=s32|u32> <v>,[<from>];", "ld_cluster({v},{from})"),
+    ("mapa.shared::cluster.u32 <to>,<from>,<rank>;", "map_shared({to},{from},{rank})"),
+    ("red.global.add.v4.f32 [<to>],{<v:4>};", "red_add_v4({to},{v})"),
+    ("ld.acquire.gpu.global.s32 <v>,[<from>];", "ld_acquire({v},{from})"),
+    ("st.<how=relaxed|release>.gpu.global.s32 [<to>],<v>;", "st_{how}({to},{v})"),
     # arithmetic and registers
-    (r"ex2\.approx(?P<ftz>\.ftz)?\.f32 <y>,<x>;", "ex2({y},{x})"),
-    (r"tanh\.approx\.f32 <y>,<x>;", "tanh_approx({y},{x})"),
-    (r"cvt\.rn\.(?P<t>bf16|f16)x2\.f32 <r>,<high>,<low>;", "cvt_x2<{t}>({r},{high},{low})"),
+    ("ex2.approx<=.ftz|>.f32 <y>,<x>;", "ex2({y},{x})"),
+    ("tanh.approx.f32 <y>,<x>;", "tanh_approx({y},{x})"),
+    ("cvt.rn.<t=bf16|f16>x2.f32 <r>,<high>,<low>;", "cvt_x2<{t}>({r},{high},{low})"),
     (PACK4, "cvt_e4m3x4({r},{x0},{x1},{x2},{x3})"),
-    (r"cvt\.rna\.tf32\.f32 <r>,<x>;", "cvt_tf32({r},{x})"),
-    (r"mov\.u32 <r>,%%(?P<of>tid|ctaid|ntid|nctaid)\.(?P<axis>[xyz]);", "mov_{of}({r}).{axis}"),
-    (r"mov\.u32 <r>,%%laneid;", "mov_lane({r})"),
-    (r"setmaxnreg\.(?P<way>inc|dec)\.sync\.aligned\.u32 <n>;", "setmaxnreg({n})"),
+    ("cvt.rna.tf32.f32 <r>,<x>;", "cvt_tf32({r},{x})"),
+    ("mov.u32 <r>,%%<of=tid|ctaid|ntid|nctaid>.<axis=x|y|z>;", "mov({r},{of}.{axis})"),
+    ("mov.u32 <r>,%%laneid;", "mov_lane({r})"),
+    ("setmaxnreg.<=inc|dec>.sync.aligned.u32 <n>;", "setmaxnreg({n})"),
     # what fibers need no word for; and the empty instruction, a wall for the optimiser
-    (r"fence\.mbarrier_init\.release\.cluster;|griddepcontrol\.(?:wait|launch_dependents);|;?",
-     "nothing()"),
+    ("<=fence.mbarrier_init.release.cluster;|griddepcontrol.wait;|"
+     "griddepcontrol.launch_dependents;|;|>", "nothing()"),
 ]
-OPERAND = r"(?P<{}>%\d+|\d+)"
-PATTERNS = [(re.compile(re.sub(r"(?<!P)<(\w+)>", lambda m: OPERAND.format(m[1]), pattern)), call)
-            for pattern, call in TABLE]
 REGISTER_OF = {"tid": "threadIdx", "ctaid": "blockIdx", "ntid": "blockDim", "nctaid": "gridDim"}
+
+
+def regex_of(instruction):
+    known = set()
+
+    def form(m):
+        own, name, words, count = m.groups()
+        if name in known:
+            return f"(?P={name})"
+        known.update(filter(None, [name]))
+        text = r"\w+" if own else r"%?\d+"
+        if words is not None:
+            text = words.replace(r"\|", "|")
+        elif count is not None:
+            text += r"(?:,%?\d+)" + (f"{{{int(count) - 1}}}" if count else "*")
+        return f"(?P<{name}>{text})" if name else f"(?:{text})"
+
+    return re.compile(re.sub(r"<(\\\*)?(\w*)(?:=([^>]*)|:(\d*))?>", form, re.escape(instruction)))
+
+
+PATTERNS = [(regex_of(instruction), call) for instruction, call in TABLE]
 
 
 def squeeze(text):
@@ -140,37 +144,27 @@ def squeeze(text):
     return re.sub(r"([A-Za-z0-9_])([{\[])", r"\1 \2", text)
 
 
+def expression(name, text, operands):
+    """What stands in the call for the <name> that is `text` in the instruction."""
+    if name == "t":
+        return "simt_ptx::is_" + text
+    if name == "trans":
+        return "simt_ptx::is_trans" if text else "simt_ptx::is_plain"
+    if name == "of":
+        return REGISTER_OF[text]
+    return ", ".join(f"({operands[int(x[1:])]})" if x.startswith("%") else x
+                     for x in text.split(","))
+
+
 def call_of(ptx, operands):
     """The C++ call of an instruction, or None. operands: the C++ expressions of %0, %1, ..."""
-    ptx = squeeze(ptx)
     for pattern, call in PATTERNS:
-        if not (m := pattern.fullmatch(ptx)):
-            continue
-        used = set(re.findall(r"(?<!%)%(\d+)", ptx))
-        if any(int(number) >= len(operands) for number in used):
-            return None
-
-        def value(text):
-            return f"({operands[int(text[1:])]})" if text.startswith("%") else text
-
-        named = {}
-        for name, text in m.groupdict().items():
-            if name == "c" and "," in (text or ""):
-                columns = ", ".join(f"&{value(c)}" for c in text.split(","))
-                named[name] = f"simt_ptx::Columns<{text.count(',') + 1}>{{{{{columns}}}}}"
-            elif name == "at" and "," in (text or ""):
-                named[name] = ", ".join(map(value, text.split(",")))
-            elif name == "trans":
-                named[name] = "simt_ptx::is_trans" if text else "simt_ptx::is_plain"
-            elif name == "t":
-                named[name] = "simt_ptx::is_" + text
-            elif text is not None and text.startswith("%"):
-                named[name] = value(text)
-            else:
-                named[name] = text or ""
-        if call.startswith("mov_{of}"):
-            return f"((void)({named['r']} = {REGISTER_OF[named['of']]}.{named['axis']}))"
-        return "simt_ptx::" + re.sub(r"\{(\w+)\}", lambda w: named[w[1]], call)
+        if m := pattern.fullmatch(squeeze(ptx)):
+            try:
+                return "simt_ptx::" + call.format(**{
+                    name: expression(name, text, operands) for name, text in m.groupdict().items()})
+            except IndexError:  # an operand that asm does not list
+                return None
     return None
 
 

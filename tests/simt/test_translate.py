@@ -47,7 +47,7 @@ TAKEN = [
     ("cp.async.ca.shared.global [%0], [%1], 8, %2;", ' ::"r"(to), "l"(from), "r"(n)',
      "cp_async((to),(from),8,(n))"),
     ("cp.async.wait_group %0;", ' ::"n"(N)', "cp_wait((N))"),
-    ("mov.u32 %0, %%ctaid.y;", ' : "=r"(b)', "((b) = blockIdx.y)"),
+    ("mov.u32 %0, %%ctaid.y;", ' : "=r"(b)', "mov((b),blockIdx.y)"),
     ("cp.async.bulk.wait_group.read 1;", "", "bulk_wait(1)"),
 ]
 

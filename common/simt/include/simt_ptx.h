@@ -13,13 +13,9 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 enum Type { is_bf16, is_f16, is_tf32, is_e4m3 };
 enum Order { is_plain, is_trans };
-template <int N> struct Columns {
-    float *c[N];
-};
 
 void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C);
-void ldmatrix(u32 *r, u32 address, int count, bool trans);
-void stmatrix(u32 address, const u32 *r, int count, bool trans);
+void matrices(u32 address, u32 *r, int count, bool trans, bool store);
 void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u64 B_desc, bool add,
                  bool trans_A, bool trans_B);
 void wgmma_fence(void);
@@ -29,11 +25,9 @@ void wgmma_wait(int n);
 void cp_async_issue(u32 to, const void *from, int bytes, int valid);
 void cp_commit(void);
 void cp_wait(int n);
-void cp_wait_all(void);
 void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u32 blocks);
 void tma_store_issue(u32 from, const void *map, const int *at, int rank);
-void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar);
-void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar);
+void bulk_issue(u32 to, uintptr_t from, bool is_global, u32 bytes, u32 bar);
 void bulk_commit(void);
 void bulk_wait(int n);
 void proxy_fence(void);
@@ -68,39 +62,32 @@ SIMT_PTX mma(float &d0, float &d1, float &d2, float &d3, u32 a0, u32 a1, u32 a2,
     mma_sync(type, D, A, B, C);
     d0 = D[0], d1 = D[1], d2 = D[2], d3 = D[3];
 }
-template <Order order> SIMT_PTX ldmatrix_x4(u32 at, u32 &r0, u32 &r1, u32 &r2, u32 &r3)
+template <int n, Order order, class... R> SIMT_PTX ldmatrix(u32 at, R &...to)
 {
-    u32 r[4];
-    ldmatrix(r, at, 4, order == is_trans);
-    r0 = r[0], r1 = r[1], r2 = r[2], r3 = r[3];
+    static_assert(sizeof...(R) == n, "a register for each matrix");
+    u32 r[4], i = 0;
+    matrices(at, r, n, order == is_trans, false);
+    ((to = r[i++]), ...);
 }
-template <Order order> SIMT_PTX ldmatrix_x2(u32 at, u32 &r0, u32 &r1)
+template <int n, Order order, class... R> SIMT_PTX stmatrix(u32 at, R... from)
 {
-    u32 r[4];
-    ldmatrix(r, at, 2, order == is_trans);
-    r0 = r[0], r1 = r[1];
+    u32 r[n] = {from...};
+    matrices(at, r, n, order == is_trans, true);
 }
-template <Order order> SIMT_PTX ldmatrix_x1(u32 at, u32 &r0)
+template <int n, Type type, int trans_A, int trans_B, class... F>
+SIMT_PTX wgmma(u64 A_desc, u64 B_desc, int add, F &...c)
 {
-    u32 r[4];
-    ldmatrix(r, at, 1, order == is_trans);
-    r0 = r[0];
+    static_assert(sizeof...(F) == n / 2, "an accumulator for each two columns");
+    float *const C[] = {&c...};
+    wgmma_issue(C, n, type, nullptr, A_desc, B_desc, add, trans_A, trans_B);
 }
-template <Order order> SIMT_PTX stmatrix_x4(u32 at, u32 r0, u32 r1, u32 r2, u32 r3)
+template <int n, Type type, int trans_B, class... F>
+SIMT_PTX wgmma_registers(u32 a0, u32 a1, u32 a2, u32 a3, u64 B_desc, int add, F &...c)
 {
-    const u32 r[4] = {r0, r1, r2, r3};
-    stmatrix(at, r, 4, order == is_trans);
-}
-template <int N, Type type, int trans_A, int trans_B>
-SIMT_PTX wgmma(Columns<N / 2> C, u64 A_desc, u64 B_desc, int add)
-{
-    wgmma_issue(C.c, N, type, nullptr, A_desc, B_desc, add, trans_A, trans_B);
-}
-template <int N, Type type, int trans_B>
-SIMT_PTX wgmma_registers(Columns<N / 2> C, u32 a0, u32 a1, u32 a2, u32 a3, u64 B_desc, int add)
-{
+    static_assert(sizeof...(F) == n / 2, "an accumulator for each two columns");
     const u32 A[4] = {a0, a1, a2, a3};
-    wgmma_issue(C.c, N, type, A, 0, B_desc, add, false, trans_B);
+    float *const C[] = {&c...};
+    wgmma_issue(C, n, type, A, 0, B_desc, add, false, trans_B);
 }
 
 template <class P> SIMT_PTX cp_async(u32 to, P from, int bytes, int valid)
@@ -122,7 +109,16 @@ template <int rank, class P, class... I> SIMT_PTX tma_store(u32 from, P map, I..
 }
 template <class P> SIMT_PTX bulk_load(u32 to, P from, u32 bytes, u32 bar)
 {
-    bulk_load_issue(to, (const void *)from, bytes, bar);
+    bulk_issue(to, (uintptr_t)from, true, bytes, bar);
+}
+SIMT_PTX bulk_copy(u32 to, u32 from, u32 bytes, u32 bar)
+{
+    bulk_issue(to, from, false, bytes, bar);
+}
+SIMT_PTX cp_wait_all(void)
+{
+    cp_commit();
+    cp_wait(0);
 }
 SIMT_PTX mbarrier_try(u32 &over, u32 bar, u32 parity)
 {
@@ -171,6 +167,7 @@ template <class P> SIMT_PTX st_release(P to, int v)
 }
 SIMT_PTX ex2(float &y, float x)
 {
+    simt::count_exp();
     y = exp2_approx(x);
 }
 SIMT_PTX tanh_approx(float &y, float x)
@@ -190,6 +187,10 @@ SIMT_PTX cvt_tf32(u32 &r, float x)
     u32 u;
     __builtin_memcpy(&u, &x, 4);
     r = (u + 0x1000) & ~0x1fffu;
+}
+template <class T> SIMT_PTX mov(T &r, unsigned v)
+{
+    r = (T)v;
 }
 template <class T> SIMT_PTX mov_lane(T &r)
 {
