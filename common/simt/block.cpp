@@ -25,9 +25,7 @@ namespace context = boost::context::detail;
 namespace simt
 {
 Launch launch_now;
-Block *block_now;
 Fiber *me;
-u32 launches;
 unsigned long progress;
 static context::fcontext_t scheduler;
 static u32 polled; /* lanes of the warp whose turn it is that have polled a flag in this turn */
@@ -61,18 +59,16 @@ void wake(Fiber *f)
     f->block->ready[f->warp] |= 1u << f->lane;
 }
 
-static inline void wait_for(const char *what, Fiber *f)
+/* Inline, as rendezvous is where lanes shuffle: each return behind a change of fibers is one that the
+ * processor guesses wrong. */
+__attribute__((always_inline)) void wait_here(const char *what, u32 pc)
 {
+    Fiber *f = me;
+    f->pc = pc;
     f->waits = what;
     f->block->ready[f->warp] &= ~(1u << f->lane);
     leave();
     f->waits = nullptr;
-}
-
-void wait_here(const char *what, u32 pc)
-{
-    me->pc = pc;
-    wait_for(what, me);
 }
 
 /* A thread that polls a flag: others must run, or the flag never changes. */
@@ -105,12 +101,6 @@ __attribute__((noinline)) static void act(Block &b, int warp, u32 mask, Collecti
     b.meetings[warp].lanes &= ~mask;
 }
 
-__attribute__((noinline, cold)) static void not_named(const Fiber *f, const char *what)
-{
-    report_finding(R_SHUFFLE,
-                   {by(f, f->pc, " comes to %s, which its own mask does not name", what)});
-}
-
 /* Have all lanes of the mask come to the same? */
 __attribute__((noinline, cold)) static bool all_agree(const Fiber *f)
 {
@@ -123,7 +113,8 @@ __attribute__((noinline, cold)) static bool all_agree(const Fiber *f)
     return true;
 }
 
-void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc)
+__attribute__((always_inline)) void rendezvous(u32 mask, Collective_op op, void *argument,
+                                               const char *what, u32 pc)
 {
     Fiber *f = me;
     Meeting &m = f->block->meetings[f->warp];
@@ -133,23 +124,27 @@ void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u3
     f->mask = mask;
     f->pc = pc;
     if (!(mask >> f->lane & 1))
-        not_named(f, what);
+        finding(R_SHUFFLE, f, pc, " comes to %s, which its own mask does not name", what);
     m.is_mixed = m.lanes && (m.is_mixed || m.op != op || m.mask != mask);
     m.op = op;
     m.mask = mask;
     m.lanes |= 1u << f->lane;
     if ((m.lanes & mask) != mask || (m.is_mixed && !all_agree(f)))
-        return wait_for(what, f);
+        return wait_here(what, pc);
     act(*f->block, f->warp, mask, op);
 }
 
 static void op_sync(Block &b, int warp, u32 mask)
 {
-    std::vector<Fiber *> all;
-    for (int i = 0; i < 32; i++)
-        if (mask >> i & 1)
-            all.push_back(warp_of(b, warp)[i]);
-    sync_all(all, all);
+    Gathering all;
+    for (u32 left = flags.check ? mask : 0; left; left &= left - 1)
+        gather(all, warp_of(b, warp)[__builtin_ctz(left)], &b);
+    const ClockRef now = std::make_shared<const Clock>(std::move(all.clock));
+    for (u32 left = flags.check ? mask : 0; left; left &= left - 1) {
+        Fiber *f = warp_of(b, warp)[__builtin_ctz(left)];
+        f->base = now;
+        f->clock++;
+    }
 }
 
 void syncwarp(unsigned mask)
@@ -189,7 +184,7 @@ static int source_of(Collective kind, int n, int width, int lane)
 
 __attribute__((noinline, cold)) static u64 not_there(const Fiber *f, int from)
 {
-    report_finding(R_SHUFFLE, {by(f, f->pc, " reads lane %d, which the mask does not name", from)});
+    finding(R_SHUFFLE, f, f->pc, " reads lane %d, which the mask does not name", from);
     return 0x7fc0dead7fc0dead;
 }
 
@@ -235,6 +230,10 @@ static void arrive(Barrier &bar, u32 pc)
     if (bar.came.empty())
         bar.pc = pc;
     bar.came.push_back(me);
+    for (Block *b : me->block->cluster)
+        if (flags.check && (b == me->block || bar.id == CLUSTER))
+            gather(bar.gathering[b], me, b);
+    me->clock++;
     trace(ARRIVE, pc, 0, phase_of(bar.id, bar.phase));
 }
 
@@ -247,15 +246,19 @@ static void begin_wait(Barrier &bar, u32 pc)
 /* All have come. Who only arrives learns nothing. */
 static void release(Barrier &bar)
 {
-    bar.over = sync_all(bar.came, bar.waiting);
+    for (auto &[b, all] : bar.gathering)
+        bar.over[b] = std::make_shared<const Clock>(std::move(all.clock));
+    bar.gathering.clear();
     count_kind(K_BARRIER, (long)(bar.came.size() + 31) / 32);
     std::map<std::pair<Block *, int>, int> lanes;
     if (flags.count)
         for (Fiber *f : bar.came)
             if (++lanes[{f->block, f->warp}] == lanes_of(f->warp))
                 merge_warp(*f->block, f->warp);
-    for (Fiber *f : bar.waiting)
+    for (Fiber *f : bar.waiting) {
+        f->base = bar.over[f->block];
         wake(f);
+    }
     bar.waiting.clear();
     bar.came.clear();
     bar.expected = bar.yes = 0;
@@ -278,13 +281,12 @@ static bool look_at_block(Block &b)
     const Fiber *first = bar.came[0];
     for (const Fiber *f : bar.came) /* by line: clang may have made two calls of one */
         if (f->line != first->line && f->line && first->line) {
-            report_finding(R_BARRIER_SPLIT, {by(first, first->pc, ""), by(f, f->pc, "")});
+            finding(R_BARRIER_SPLIT, {by(first, first->pc, ""), by(f, f->pc, "")});
             break;
         }
     if (b.live < launch_now.threads)
-        report_finding(R_BARRIER_ENDED,
-                       {site(first->pc, "%d threads of block %u wait, %d have ended", b.live,
-                             b.number, launch_now.threads - b.live)});
+        finding(R_BARRIER_ENDED, first->pc, "%d threads of block %u wait, %d have ended", b.live,
+                b.number, launch_now.threads - b.live);
     const int vote[] = {bar.yes, bar.yes == (int)bar.came.size(), bar.yes > 0};
     std::copy(vote, vote + 3, b.vote);
     release(bar);
@@ -301,10 +303,11 @@ static void look_at_cluster(Block &b)
         release(bar);
 }
 
-static int block_barrier(u32 pc, int line, int kind, int predicate)
+int syncthreads(int line, int kind, int predicate)
 {
     Block &b = *me->block;
     Barrier &bar = b.barriers[0];
+    const u32 pc = SIMT_PC;
     settle_writes();
     me->pc = pc;
     me->line = line;
@@ -316,68 +319,14 @@ static int block_barrier(u32 pc, int line, int kind, int predicate)
     return b.vote[kind];
 }
 
-void syncthreads(int line)
-{
-    block_barrier(SIMT_PC, line, 0, 0);
-}
-
-int syncthreads_vote(int kind, int predicate, int line)
-{
-    return block_barrier(SIMT_PC, line, kind, predicate);
-}
-
-static void op_meet(Block &, int, u32)
-{
-}
-
-/* bar.sync, bar.arrive: by whole warps, so a lane alone does not arrive for its warp. */
-void barrier_arrive(int id, int threads, bool wait, u32 pc)
-{
-    Block &b = *me->block;
-    if (threads == 0)
-        threads = launch_now.threads;
-    if (id < 0 || id > 15 || threads % 32 != 0) {
-        report_finding(R_BARRIER_COUNT, {by(me, pc, ": barrier %d for %d threads", id, threads)});
-        return;
-    }
-    rendezvous(b.alive[me->warp], op_meet, nullptr, "the rest of its warp, for a named barrier",
-               pc);
-    Barrier &bar = b.barriers[id];
-    if (bar.expected && bar.expected != threads)
-        report_finding(R_BARRIER_COUNT,
-                       {site(bar.pc, "barrier %d is for %d threads", id, bar.expected),
-                        by(me, pc, " says %d", threads)});
-    bar.expected = threads;
-    me->line = 0;
-    arrive(bar, pc);
-    if (wait)
-        begin_wait(bar, pc);
-    if ((int)bar.came.size() >= threads)
-        release(bar);
-    else if (wait)
-        wait_here("a named barrier", pc);
-}
-
 /* --- a thread's life ---------------------------------------------------------------------------*/
 
-uint3 thread_idx(void)
+uint3 index_of(Index of)
 {
-    return me->index;
+    const dim3 &d = of == blockDim_ ? launch_now.config.block : launch_now.config.grid;
+    return of == threadIdx_ ? me->index : of == blockIdx_ ? me->block->index : uint3{d.x, d.y, d.z};
 }
-uint3 block_idx(void)
-{
-    return me->block->index;
-}
-uint3 block_dim(void)
-{
-    const dim3 &d = launch_now.config.block;
-    return {d.x, d.y, d.z};
-}
-uint3 grid_dim(void)
-{
-    const dim3 &d = launch_now.config.grid;
-    return {d.x, d.y, d.z};
-}
+
 void *dynamic_smem(void)
 {
     return me->block->smem;
@@ -392,9 +341,8 @@ void *static_smem(const void *key, size_t bytes, size_t align)
     if (at == b.static_at.end()) {
         const size_t place = (dynamic + b.static_bytes + align - 1) / align * align;
         if (place + bytes > SMEM_MAX) {
-            report_finding(R_LIMIT,
-                           {site(SIMT_PC, "%zu bytes of shared memory, a block has at most %d",
-                                 place + bytes, SMEM_MAX)});
+            finding(R_LIMIT, SIMT_PC, "%zu bytes of shared memory, a block has at most %d",
+                    place + bytes, SMEM_MAX);
             stop(1);
         }
         b.static_bytes = place + bytes - dynamic;
@@ -516,7 +464,6 @@ static bool run_ready(Block &b, bool &spins)
 {
     const unsigned long before = progress;
     const int how = flags.seed > 0 ? 2 : flags.seed < 0;
-    block_now = &b;
     for (u32 w : order_of((u32)launch_now.warps, how, b.random)) {
         polled = 0;
         if (b.ready[w])
@@ -528,31 +475,24 @@ static bool run_ready(Block &b, bool &spins)
 
 static void describe_waiting(const std::vector<Block *> &resident, Rule rule)
 {
-    struct Group {
-        int count = 0;
-        Fiber *first = nullptr;
-    };
-    std::map<std::pair<u32, std::string>, Group> groups;
+    std::map<std::pair<u32, std::string>, std::vector<Fiber *>> groups;
     int ended = 0;
     for (Block *b : resident)
         for (int i = 0; i < launch_now.threads; i++) {
             Fiber *f = b->fibers[i];
             ended += f->done;
-            if (f->done)
-                continue;
-            Group &g = groups[{f->pc, f->waits ? f->waits : "a value that another thread writes"}];
-            if (g.count++ == 0)
-                g.first = f;
+            if (!f->done)
+                groups[{f->pc, f->waits ? f->waits : "a value that another thread writes"}]
+                    .push_back(f);
         }
     std::vector<Site> sites;
-    for (const auto &g : groups)
-        sites.push_back(site(g.first.first, "%d thread%s (the first is %s) wait%s for %s",
-                             g.second.count, g.second.count == 1 ? "" : "s",
-                             by(g.second.first, 0, "").text.c_str(), g.second.count == 1 ? "s" : "",
-                             g.first.second.c_str()));
+    for (const auto &[where, all] : groups)
+        sites.push_back(site(where.first, "%zu thread%s (the first is %s) wait%s for %s",
+                             all.size(), s_of((long)all.size()), by(all[0], 0, "").text.c_str(),
+                             all.size() == 1 ? "s" : "", where.second.c_str()));
     if (ended)
         sites.push_back(site(0, "%d threads have ended", ended));
-    report_finding(rule, sites);
+    finding(rule, sites);
     launch_now.failed = true;
 }
 
@@ -589,9 +529,8 @@ void no_progress(u32 pc)
 {
     Fiber *f = me;
     me = nullptr;
-    report_finding(
-        R_NO_PROGRESS,
-        {by(f, pc, " has been here, or in a loop around it, for %d s of CPU time", flags.seconds)});
+    finding(R_NO_PROGRESS, f, pc, " has been here, or in a loop around it, for %d s of CPU time",
+            flags.seconds);
     stop(1);
 }
 
@@ -613,7 +552,7 @@ static void begin_cluster(std::vector<Block *> &resident, u32 first, int size)
     for (Block *b : cluster) {
         b->cluster = cluster;
         b->cluster_bar = Barrier();
-        b->cluster_bar.id = 16;
+        b->cluster_bar.id = CLUSTER;
         begin_block(*b, first++);
         resident.push_back(b);
     }
@@ -679,8 +618,16 @@ void run(const Config &c, const char *name, void (*body)(void *), void *argument
     static const bool watched = (watch(), true);
     (void)watched;
     const int threads = (int)(c.block.x * c.block.y * c.block.z);
-    launch_now = {c,          name,     SIMT_PC, body, arguments, threads, (threads + 31) / 32,
-                  ++launches, {More()}, false};
+    launch_now = {c,
+                  name,
+                  SIMT_PC,
+                  body,
+                  arguments,
+                  threads,
+                  (threads + 31) / 32,
+                  launch_now.number + 1,
+                  {More()},
+                  false};
     clocks_forget();
     count_launch();
     const int cluster = (int)(c.cluster.x * c.cluster.y * c.cluster.z);
@@ -697,9 +644,34 @@ namespace simt_ptx
 {
 using namespace simt;
 
+static void op_meet(Block &, int, u32)
+{
+}
+
+/* bar.sync, bar.arrive: by whole warps, so a lane alone does not arrive for its warp. */
 void named_barrier(int id, int threads, bool wait)
 {
-    barrier_arrive(id, threads, wait, SIMT_PC);
+    Block &b = *me->block;
+    const u32 pc = SIMT_PC;
+    if (threads == 0)
+        threads = launch_now.threads;
+    if (id < 0 || id > 15 || threads % 32 != 0)
+        return finding(R_BARRIER_COUNT, me, pc, ": barrier %d for %d threads", id, threads);
+    rendezvous(b.alive[me->warp], op_meet, nullptr, "the rest of its warp, for a named barrier",
+               pc);
+    Barrier &bar = b.barriers[id];
+    if (bar.expected && bar.expected != threads)
+        finding(R_BARRIER_COUNT, {site(bar.pc, "barrier %d is for %d threads", id, bar.expected),
+                                  by(me, pc, " says %d", threads)});
+    bar.expected = threads;
+    me->line = 0;
+    arrive(bar, pc);
+    if (wait)
+        begin_wait(bar, pc);
+    if ((int)bar.came.size() >= threads)
+        release(bar);
+    else if (wait)
+        wait_here("a named barrier", pc);
 }
 
 /* --- clusters: several blocks that run side by side -------------------------------------------*/

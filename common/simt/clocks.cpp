@@ -85,10 +85,15 @@ static void tell_others(Known &known, u32 block, const Clock &c)
     known[block] = std::make_shared<const Clock>(std::move(alone));
 }
 
-void join_thread(Clock &into, Fiber *f, const Block *of)
+void gather(Gathering &g, const Fiber *f, const Block *of)
 {
+    Clock &into = g.clock;
+    if (into.at.empty())
+        into = new_clock();
     if (f->block == of) {
-        join(into, *f->base);
+        if (f->base != g.last)
+            join(into, *f->base);
+        g.last = f->base;
         into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
     } else {
         auto told = std::make_shared<Known>();
@@ -100,48 +105,6 @@ void join_thread(Clock &into, Fiber *f, const Block *of)
         if (back != into.known->end())
             raise(into.at, back->second->at);
     }
-    f->clock++;
-}
-
-std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
-                                     const std::vector<Fiber *> &go)
-{
-    if (!flags.check || come.empty())
-        return {};
-    std::map<Block *, Clock> sums;
-    const Block *block = nullptr;
-    Clock *sum = nullptr;
-    ClockRef before;
-    for (Fiber *f : come) {
-        if (f->block != block) {
-            block = f->block;
-            sum = &sums[f->block];
-            before = nullptr;
-            if (sum->at.empty())
-                *sum = new_clock();
-        }
-        if (f->base != before) { /* most share theirs */
-            join(*sum, *f->base);
-            before = f->base;
-        }
-        u32 &moment = sum->at[slot_of(f->tid)];
-        moment = std::max(moment, f->clock);
-    }
-    if (sums.size() > 1) {
-        auto all = std::make_shared<Known>();
-        for (auto &s : sums)
-            tell_others(*all, s.first->number, s.second);
-        for (auto &s : sums)
-            s.second.known = join_known(s.second.known, all);
-    }
-    std::map<Block *, ClockRef> result;
-    for (auto &s : sums)
-        result[s.first] = std::make_shared<const Clock>(std::move(s.second));
-    for (Fiber *f : come)
-        f->clock++;
-    for (Fiber *f : go)
-        f->base = result.begin()->first == f->block ? result.begin()->second : result[f->block];
-    return result;
 }
 
 /* What is known of another block's threads. */
@@ -156,15 +119,19 @@ const u32 *known_elsewhere(const Clock &c, u32 block)
 
 /* --- between blocks, and through flags inside of one ------------------------------------------*/
 
-void fence(void)
+void raise_own(std::vector<u32> Clock::*which)
 {
-    Fiber *f = me;
-    if (!flags.check || !f)
+    if (!flags.check || !me)
         return;
     settle_writes();
-    Clock now = this_moment(f);
-    raise(now.fenced, now.at);
-    f->base = std::make_shared<const Clock>(std::move(now));
+    Clock now = this_moment(me);
+    raise(now.*which, now.at);
+    me->base = std::make_shared<const Clock>(std::move(now));
+}
+
+void fence(void)
+{
+    raise_own(&Clock::fenced);
 }
 
 /* What is fenced, by this thread or by those whom it has met at a barrier since. */

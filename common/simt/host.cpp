@@ -8,7 +8,6 @@
 #include "machine.h"
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
@@ -69,20 +68,16 @@ bool launch_is_allowed(const Config &c, const char *name, u32 pc)
     const unsigned long threads = (unsigned long)c.block.x * c.block.y * c.block.z;
     const bool fits = threads > 0 && threads <= MAX_THREADS;
     if (me)
-        report_finding(R_LIMIT, {site(pc,
-                                      "a kernel launches %s: simt has no dynamic parallelism; "
-                                      "launch it from the host",
-                                      name)});
+        finding(R_LIMIT, pc,
+                "a kernel launches %s: simt has no dynamic parallelism; launch it from the host",
+                name);
     else if (!fits)
-        report_finding(R_LIMIT, {site(pc, "%lu threads in a block of %s, accepted are 1 to 1024",
-                                      threads, name)});
+        finding(R_LIMIT, pc, "%lu threads in a block of %s, accepted are 1 to 1024", threads, name);
     else if (grid.x == 0 || grid.y - 1 > 65534 || grid.z - 1 > 65534)
-        report_finding(R_LIMIT, {site(pc, "a grid of %u x %u x %u blocks of %s", grid.x, grid.y,
-                                      grid.z, name)});
+        finding(R_LIMIT, pc, "a grid of %u x %u x %u blocks of %s", grid.x, grid.y, grid.z, name);
     else if (c.smem > SMEM_MAX)
-        report_finding(R_LIMIT,
-                       {site(pc, "%zu bytes of shared memory for %s, a block has at most %d",
-                             c.smem, name, SMEM_MAX)});
+        finding(R_LIMIT, pc, "%zu bytes of shared memory for %s, a block has at most %d", c.smem,
+                name, SMEM_MAX);
     else
         return true;
     last_error = fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
@@ -113,24 +108,6 @@ long long clock_now(void)
     return (long long)nanoseconds();
 }
 
-int device_printf(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    const int n = vprintf(format, list);
-    va_end(list);
-    return n;
-}
-
-uint32_t to_shared(const void *p)
-{
-    return shared_address((uintptr_t)p);
-}
-
-void *from_shared(uint32_t address)
-{
-    return shared_at(address);
-}
 } // namespace simt
 
 using namespace simt;
@@ -163,7 +140,7 @@ cudaError_t cudaFree(void *p)
         free(p);
     else
         free_of_size[(bytes + 4095) / 4096 * 4096 + 4096].push_back((char *)p);
-    memory.erase(m->hi);
+    forget(m);
     return cudaSuccess;
 }
 
@@ -222,45 +199,48 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
 
 /* --- what is the same for every call -----------------------------------------------------------*/
 
-#define CALL(NAME, PARAMETERS, RESULT)                                                             \
-    cudaError_t NAME PARAMETERS                                                                    \
+#define CALL(TYPE, NAME, PARAMETERS, RESULT)                                                       \
+    TYPE NAME PARAMETERS                                                                           \
     {                                                                                              \
         return RESULT;                                                                             \
     }
-CALL(simtMalloc, (void **p, size_t bytes), allocate(p, bytes, false))
-CALL(simtMallocManaged, (void **p, size_t bytes), allocate(p, bytes, true))
-CALL(cudaHostAlloc, (void **p, size_t bytes, unsigned), allocate(p, bytes, true))
-CALL(cudaFreeHost, (void *p), cudaFree(p))
-CALL(cudaGetDeviceCount, (int *n), (*n = 1, cudaSuccess))
-CALL(cudaSetDevice, (int device), device ? cudaErrorInvalidValue : cudaSuccess)
-CALL(cudaGetDevice, (int *device), (*device = 0, cudaSuccess))
-CALL(cudaPeekAtLastError, (void), last_error)
+CALL(cudaError_t, simtMalloc, (void **p, size_t bytes), allocate(p, bytes, false))
+CALL(cudaError_t, simtMallocManaged, (void **p, size_t bytes), allocate(p, bytes, true))
+CALL(cudaError_t, cudaHostAlloc, (void **p, size_t bytes, unsigned), allocate(p, bytes, true))
+CALL(cudaError_t, cudaFreeHost, (void *p), cudaFree(p))
+CALL(cudaError_t, cudaGetDeviceCount, (int *n), (*n = 1, cudaSuccess))
+CALL(cudaError_t, cudaSetDevice, (int device), device ? cudaErrorInvalidValue : cudaSuccess)
+CALL(cudaError_t, cudaGetDevice, (int *device), (*device = 0, cudaSuccess))
+CALL(cudaError_t, cudaPeekAtLastError, (void), last_error)
 /* A launch has ended when it returns, and so has a copy. */
-CALL(cudaDeviceSynchronize, (void), finished())
-CALL(cudaDeviceReset, (void), finished())
-CALL(cudaStreamSynchronize, (cudaStream_t), finished())
-CALL(cudaEventSynchronize, (cudaEvent_t), finished())
-CALL(cudaStreamQuery, (cudaStream_t), cudaSuccess)
-CALL(cudaEventQuery, (cudaEvent_t), cudaSuccess)
-CALL(cudaStreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), cudaSuccess)
-CALL(cudaMemcpyAsync,
+CALL(cudaError_t, cudaDeviceSynchronize, (void), finished())
+CALL(cudaError_t, cudaDeviceReset, (void), finished())
+CALL(cudaError_t, cudaStreamSynchronize, (cudaStream_t), finished())
+CALL(cudaError_t, cudaEventSynchronize, (cudaEvent_t), finished())
+CALL(cudaError_t, cudaStreamQuery, (cudaStream_t), cudaSuccess)
+CALL(cudaError_t, cudaEventQuery, (cudaEvent_t), cudaSuccess)
+CALL(cudaError_t, cudaStreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), cudaSuccess)
+CALL(cudaError_t, cudaMemcpyAsync,
      (void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t),
      cudaMemcpy(to, from, n, kind))
-CALL(cudaMemsetAsync, (void *p, int v, size_t n, cudaStream_t), cudaMemset(p, v, n))
-CALL(cudaMemcpy2DAsync,
+CALL(cudaError_t, cudaMemsetAsync, (void *p, int v, size_t n, cudaStream_t), cudaMemset(p, v, n))
+CALL(cudaError_t, cudaMemcpy2DAsync,
      (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
       enum cudaMemcpyKind kind, cudaStream_t),
      cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind))
-CALL(cudaStreamCreate, (cudaStream_t * s), (*s = nullptr, cudaSuccess))
-CALL(cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned), cudaStreamCreate(s))
-CALL(cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned, int), cudaStreamCreate(s))
-CALL(cudaStreamDestroy, (cudaStream_t), cudaSuccess)
+CALL(cudaError_t, cudaStreamCreate, (cudaStream_t * s), (*s = nullptr, cudaSuccess))
+CALL(cudaError_t, cudaStreamCreateWithFlags, (cudaStream_t * s, unsigned), cudaStreamCreate(s))
+CALL(cudaError_t, cudaStreamCreateWithPriority, (cudaStream_t * s, unsigned, int),
+     cudaStreamCreate(s))
+CALL(cudaError_t, cudaStreamDestroy, (cudaStream_t), cudaSuccess)
 /* An event is a moment of the CPU's clock. */
-CALL(cudaEventCreate, (cudaEvent_t * e), (*e = (cudaEvent_t) new double(), cudaSuccess))
-CALL(cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned), cudaEventCreate(e))
-CALL(cudaEventDestroy, (cudaEvent_t e), (delete (double *)e, cudaSuccess))
-CALL(cudaEventRecord, (cudaEvent_t e, cudaStream_t), (*(double *)e = nanoseconds(), cudaSuccess))
-CALL(cudaEventElapsedTime, (float *ms, cudaEvent_t a, cudaEvent_t b),
+CALL(cudaError_t, cudaEventCreate, (cudaEvent_t * e),
+     (*e = (cudaEvent_t) new double(), cudaSuccess))
+CALL(cudaError_t, cudaEventCreateWithFlags, (cudaEvent_t * e, unsigned), cudaEventCreate(e))
+CALL(cudaError_t, cudaEventDestroy, (cudaEvent_t e), (delete (double *)e, cudaSuccess))
+CALL(cudaError_t, cudaEventRecord, (cudaEvent_t e, cudaStream_t),
+     (*(double *)e = nanoseconds(), cudaSuccess))
+CALL(cudaError_t, cudaEventElapsedTime, (float *ms, cudaEvent_t a, cudaEvent_t b),
      (*ms = (float)((*(double *)b - *(double *)a) * 1e-6), cudaSuccess))
 
 /* --- the device --------------------------------------------------------------------------------*/
@@ -326,14 +306,14 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all_bytes)
     return cudaSuccess;
 }
 
+static const struct Error {
+    cudaError_t code;
+    const char *name, *text;
+} errors[] = {
 #define ERROR(NAME, TEXT)                                                                          \
     {                                                                                              \
-        NAME,                                                                                      \
-        {                                                                                          \
-#NAME, TEXT                                                                            \
-        }                                                                                          \
+        NAME, #NAME, TEXT                                                                          \
     }
-static const std::map<cudaError_t, std::pair<const char *, const char *>> errors = {
     ERROR(cudaSuccess, "no error"),
     ERROR(cudaErrorInvalidValue, "invalid argument"),
     ERROR(cudaErrorMemoryAllocation, "out of memory"),
@@ -344,15 +324,15 @@ static const std::map<cudaError_t, std::pair<const char *, const char *>> errors
     ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
     ERROR(cudaErrorNotSupported, "operation not supported")};
 
-const char *cudaGetErrorString(cudaError_t error)
+static const char *told(cudaError_t error, const char *Error::*what)
 {
-    return errors.count(error) ? errors.at(error).second : "unrecognized error code";
+    for (const Error &e : errors)
+        if (e.code == error)
+            return e.*what;
+    return "unrecognized error code";
 }
-
-const char *cudaGetErrorName(cudaError_t error)
-{
-    return errors.count(error) ? errors.at(error).first : "unrecognized error code";
-}
+CALL(const char *, cudaGetErrorString, (cudaError_t error), told(error, &Error::text))
+CALL(const char *, cudaGetErrorName, (cudaError_t error), told(error, &Error::name))
 
 /* --- tensor maps -------------------------------------------------------------------------------*/
 

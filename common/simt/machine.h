@@ -87,6 +87,12 @@ struct Clock {
     std::shared_ptr<const Known> known;
 };
 
+/* What who waits at a barrier will learn. */
+struct Gathering {
+    Clock clock;
+    ClockRef last; /* that was joined: most who come share theirs */
+};
+
 /* --- memory ------------------------------------------------------------------------------------*/
 
 enum How : uint8_t {
@@ -229,12 +235,15 @@ struct alignas(64) Fiber {
 };
 
 /* Of a block, by number (0: __syncthreads), or of a cluster. */
+enum { CLUSTER = 16 };
 struct Barrier {
     u32 id = 0, phase = 0, pc = 0; /* pc: of the first who came */
     int expected = 0;              /* of a named one */
     std::vector<Fiber *> came, waiting;
-    int yes = 0;                      /* of a vote */
-    std::map<Block *, ClockRef> over; /* what who waits for the last phase learns */
+    int yes = 0; /* of a vote */
+    /* by the block of who waits: of the phase that is open, and of the one before */
+    std::map<Block *, Gathering> gathering;
+    std::map<Block *, ClockRef> over;
 };
 struct Piece { /* of a copy by the engine */
     u32 to;
@@ -251,8 +260,8 @@ struct EngineCopy {
 struct Mbarrier {
     int expected, pending, bytes;
     u32 phase, pc;
-    Clock gathering; /* of the phase that is open */
-    ClockRef over;   /* of the one before */
+    Gathering gathering; /* of the phase that is open */
+    ClockRef over;       /* of the one before */
     std::vector<EngineCopy> copies;
     std::vector<std::pair<Fiber *, u32>> waiting; /* for the end of a phase of that parity */
 };
@@ -291,9 +300,7 @@ struct Launch {
 };
 
 extern Launch launch_now;
-extern Block *block_now; /* whose fiber runs */
-extern Fiber *me;        /* NULL: the host's code runs */
-extern u32 launches;
+extern Fiber *me;                      /* NULL: the host's code runs */
 extern unsigned long progress;         /* counts whatever is no spinning */
 extern volatile sig_atomic_t given_up; /* not 0: nothing else happens any more */
 [[noreturn]] void no_progress(u32 pc); /* the finding that says so */
@@ -320,18 +327,16 @@ void wake(Fiber *f);
 void spin(u32 pc); /* lets others run */
 u32 next_random(u32 &state);
 void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u32 pc);
-void barrier_arrive(int id, int threads, bool wait, u32 pc);
 int lanes_of(int warp);
 
 /* clocks.cpp */
-std::map<Block *, ClockRef> sync_all(const std::vector<Fiber *> &come,
-                                     const std::vector<Fiber *> &go); /* what go learn */
 void raise(std::vector<u32> &a, const std::vector<u32> &b);
 void join(Clock &into, const Clock &from);
-/* And f's next moment begins. of: the block whose mbarrier or barrier it is. */
-void join_thread(Clock &into, Fiber *f, const Block *of);
+/* What f knows now. of: the block whose barrier it is. */
+void gather(Gathering &g, const Fiber *f, const Block *of);
 void learn(Fiber *f, const ClockRef &what);
 const u32 *known_elsewhere(const Clock &c, u32 block);
+void raise_own(std::vector<u32> Clock::*which); /* a fence: to all that this thread has done */
 Clock new_clock(void);
 Clock this_moment(Fiber *f); /* what is known now, itself included; its next moment begins */
 void publish(Fiber *f, uintptr_t address, bool is_rmw);
@@ -353,11 +358,12 @@ static inline void settle_writes(void) /* were the two of the same value? */
     if (is_written_twice)
         compare_writes();
 }
+/* For count.cpp. */
+void log_access(Fiber *f, uintptr_t a, int size, bool write, bool shared, u32 pc);
 void set_flight(u32 address, int bytes, u32 pc);
 void mark_written(uintptr_t a, size_t bytes, bool written); /* by the host */
-u32 shared_address(uintptr_t a);                            /* 0: not shared memory */
-char *shared_at(u32 address);
 Memory *memory_of(uintptr_t a);
+void forget(const Memory *m);
 void write_by_engine(Block &b, u32 address, int size, u32 pc);
 void read_by_engine(Block &b, const EngineCopy &c); /* b: where it goes */
 Block &block_of(u32 address);
@@ -437,8 +443,6 @@ static inline u64 phase_of(u32 barrier, u32 phase)
 
 /* report.cpp */
 /* What a kernel may not do: name, what a finding is called, where that stands. */
-#define SIMT_RULES_H
-
 #define SIMT_RULES(RULE)                                                                           \
     RULE(R_RACE_WR, "race: written, then read, and nothing orders the two",                        \
          "PTX ISA, Memory Consistency Model, Causality Order: a barrier, or a fence and a flag, "  \
@@ -512,8 +516,14 @@ struct Site {
 Site site(u32 pc, const char *format, ...) SIMT_FORMAT(2);
 Site by(const Fiber *f, u32 pc, const char *format, ...) SIMT_FORMAT(3);
 Site by(const Access &a, const char *format, ...) SIMT_FORMAT(2);
-/* A finding is one for each pair of the first two lines. */
-void report_finding(Rule rule, const std::vector<Site> &sites);
+/* A finding is one for each pair of the first two lines. Of one line only: by whom, or as `site`. */
+void finding(Rule rule, const std::vector<Site> &sites);
+void finding(Rule rule, const Fiber *f, u32 pc, const char *format, ...) SIMT_FORMAT(4);
+void finding(Rule rule, u32 pc, const char *format, ...) SIMT_FORMAT(3);
+static inline const char *s_of(long count)
+{
+    return count == 1 ? "" : "s";
+}
 bool has_findings(void);
 void print_report(void);
 std::string place(u32 pc);                   /* file:line, of the rung and of what it includes */

@@ -24,12 +24,7 @@ using namespace simt;
 
 void proxy_fence(void)
 {
-    if (!flags.check)
-        return;
-    settle_writes();
-    Clock c = this_moment(me);
-    raise(c.async, c.at);
-    me->base = std::make_shared<const Clock>(std::move(c));
+    raise_own(&Clock::async);
 }
 
 /* --- mbarriers ---------------------------------------------------------------------------------*/
@@ -40,8 +35,7 @@ static Mbarrier *use(u32 bar, u32 pc)
     Block &b = block_of(bar);
     const auto m = b.mbarriers.find(bar % WINDOW);
     if (m == b.mbarriers.end()) {
-        report_finding(R_MBARRIER,
-                       {by(me, pc, " uses an mbarrier that mbarrier.init has not made")});
+        finding(R_MBARRIER, me, pc, " uses an mbarrier that mbarrier.init has not made");
         return nullptr;
     }
     settle_writes();
@@ -57,13 +51,12 @@ static void look(Mbarrier &m)
     m.phase++;
     m.pending = m.expected;
     if (flags.check)
-        m.over = std::make_shared<const Clock>(m.gathering);
+        m.over = std::make_shared<const Clock>(m.gathering.clock);
     const auto go = std::stable_partition(m.waiting.begin(), m.waiting.end(), [&](const auto &w) {
         return (m.phase & 1) == (w.second & 1);
     });
     for (auto w = go; w != m.waiting.end(); w++) {
-        if (flags.check)
-            learn(w->first, m.over);
+        learn(w->first, m.over);
         wake(w->first);
     }
     m.waiting.erase(go, m.waiting.end());
@@ -75,7 +68,7 @@ void mbarrier_init(u32 bar, int count)
     Mbarrier m = {};
     m.expected = m.pending = count;
     m.pc = SIMT_PC;
-    m.gathering = new_clock();
+    m.gathering.clock = new_clock();
     check_shared(me, bar, 8, true, m.pc, PLAIN, " (mbarrier.init)");
     settle_writes();
     me->block->mbarriers[bar % WINDOW] = m;
@@ -96,10 +89,11 @@ void mbarrier_arrive(u32 bar, int bytes)
     m->bytes += bytes;
     m->pending--;
     if (flags.check)
-        join_thread(m->gathering, me, &block_of(bar));
+        gather(m->gathering, me, &block_of(bar));
+    me->clock++;
     if (m->pending < 0)
-        report_finding(R_MBARRIER, {site(m->pc, "the mbarrier counts %d", m->expected),
-                                    by(me, pc, " is one arrival too many")});
+        finding(R_MBARRIER, {site(m->pc, "the mbarrier counts %d", m->expected),
+                             by(me, pc, " is one arrival too many")});
     count_kind(K_MBARRIER, 0);
     look(*m);
 }
@@ -116,7 +110,7 @@ static void land(Block &b, Mbarrier &m)
             write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
         if (flags.check) {
-            u32 &known = m.gathering.at[slot_of(ENGINE)];
+            u32 &known = m.gathering.clock.at[slot_of(ENGINE)];
             known = std::max(known, b.engine_clock);
         }
         b.engine_clock++;
@@ -137,8 +131,7 @@ bool mbarrier_poll(u32 bar, u32 parity)
     if ((m->phase & 1) == (parity & 1))
         land(block_of(bar), *m);
     if ((m->phase & 1) != (parity & 1)) {
-        if (flags.check)
-            learn(me, m->over);
+        learn(me, m->over);
         return true;
     }
     m->waiting.push_back({me, parity});
@@ -181,9 +174,8 @@ static const SimtTensorMap *map_of(const void *map, int rank, u32 pc)
     const SimtTensorMap &m = ((const CUtensorMap *)map)->m;
     if (m.base && m.rank == (u32)rank)
         return &m;
-    report_finding(
-        R_BOUNDS_MAP,
-        {by(me, pc, " names a tile by %d coordinates, the tensor map has %u", rank, m.rank)});
+    finding(R_BOUNDS_MAP, me, pc, " names a tile by %d coordinates, the tensor map has %u", rank,
+            m.rank);
     return nullptr;
 }
 
@@ -232,9 +224,8 @@ static void load_tile(u32 to, const void *map, u32 bar, const int *at, int rank,
         return;
     const u32 align = t->swizzle ? 1024 : 128;
     if (to % align)
-        report_finding(
-            R_MISALIGNED,
-            {by(me, pc, " has a tile copied to an address that is no multiple of %u", align)});
+        finding(R_MISALIGNED, me, pc, " has a tile copied to an address that is no multiple of %u",
+                align);
     EngineCopy c = {{}, 0, pc, 0, me, nullptr};
     long got = 0;
     each_chunk(*t, at, [&](u32 place, char *p) {
@@ -258,38 +249,28 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u
             load_tile(map_to_block(to, block), map, map_to_block(bar, block), at, rank, pc);
 }
 
-static void need_16(u32 addresses_and_bytes, u32 pc)
-{
-    if (addresses_and_bytes % 16)
-        report_finding(R_MISALIGNED, {by(me, pc,
-                                         " has bytes copied whose addresses or number are "
-                                         "no multiple of 16")});
-}
-
-void bulk_load_issue(u32 to, const void *from, u32 bytes, u32 bar)
+/* Of global memory; or of shared memory, which is read when the copy arrives. */
+void bulk_issue(u32 to, uintptr_t from, bool is_global, u32 bytes, u32 bar)
 {
     const u32 pc = SIMT_PC;
     Mbarrier *m = use(bar, pc);
     if (!m)
         return;
-    need_16(to | bytes | (u32)(uintptr_t)from, pc);
+    if ((to | bytes | from) % 16)
+        finding(R_MISALIGNED, me, pc,
+                " has bytes copied whose addresses or number are no multiple of 16");
     EngineCopy c = {{}, (int)bytes, pc, 0, me, nullptr};
-    if (!check_global(me, (uintptr_t)from, (int)bytes, false, pc, ASYNC, engine))
+    std::string piece(bytes, 0);
+    if (!is_global) {
+        c.from = of_cluster((u32)from);
+        c.clock = moment();
+    } else if (check_global(me, from, (int)bytes, false, pc, ASYNC, engine)) {
+        memcpy(&piece[0], (const char *)from, bytes);
+    } else {
         return;
-    engine_write(c, to, std::string((const char *)from, bytes));
-    issue(bar, *m, std::move(c), bytes);
-}
-
-void bulk_copy(u32 to, u32 from, u32 bytes, u32 bar)
-{
-    const u32 pc = SIMT_PC;
-    Mbarrier *m = use(bar, pc);
-    if (!m)
-        return;
-    need_16(to | bytes | from, pc);
-    EngineCopy c = {{}, (int)bytes, pc, of_cluster(from), me, moment()};
-    engine_write(c, to, std::string(bytes, 0));
-    issue(bar, *m, std::move(c), 0);
+    }
+    engine_write(c, to, std::move(piece));
+    issue(bar, *m, std::move(c), is_global ? bytes : 0);
 }
 
 static void store(const Store &s)
@@ -346,19 +327,14 @@ static void need_fence(const Product &p, const Accumulator *a)
     const auto before = me->operands.find(p.pc);
     if (p.from_registers && before != me->operands.end() && before->second.retired &&
         memcmp(before->second.A, p.A, sizeof p.A) != 0)
-        report_finding(R_WGMMA_FENCE, {by(me, p.pc,
-                                          " has changed registers of A since the last "
-                                          "wgmma here")});
+        finding(R_WGMMA_FENCE, me, p.pc, " has changed registers of A since the last wgmma here");
     if (a && a->pending > 0)
         return;
     if (!me->wgmma_fenced)
-        report_finding(R_WGMMA_FENCE, {by(me, p.pc,
-                                          " issues a wgmma, and has never come to "
-                                          "wgmma.fence")});
+        finding(R_WGMMA_FENCE, me, p.pc, " issues a wgmma, and has never come to wgmma.fence");
     else if (a && a->values.size() == (size_t)p.n / 2 && !same_bits(p.C, a->values))
-        report_finding(R_WGMMA_FENCE,
-                       {by(me, a->pc, " has waited for a wgmma with this accumulator"),
-                        site(p.pc, "issues the next, after it has changed the registers")});
+        finding(R_WGMMA_FENCE, {by(me, a->pc, " has waited for a wgmma with this accumulator"),
+                                site(p.pc, "issues the next, after it has changed the registers")});
 }
 
 static void op_products(Block &b, int warp, u32);
@@ -372,8 +348,8 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
     const size_t registers = (size_t)n / 2;
     for (size_t i = 0; i < registers; i++)
         if (C[i] != C[0] + i) {
-            report_finding(R_LIMIT, {site(p.pc, "the accumulators of this wgmma are no array: simt "
-                                                "cannot follow them")});
+            finding(R_LIMIT, p.pc,
+                    "the accumulators of this wgmma are no array: simt cannot follow them");
             stop(1);
         }
     if (A)
@@ -430,9 +406,7 @@ static void load_operand(Fiber *f, const Product &p, u32 (*to)[32], int rows, in
               stride = (u32)(desc >> 32 & 0x3fff) << 4;
     const u32 size = (u32)size_of(p.type), depth = 32 / size, chunk = 16 / size;
     if (desc >> 62 != 1)
-        report_finding(R_LIMIT,
-                       {site(p.pc, "simt knows operands of wgmma with the 128-byte swizzle "
-                                   "only")});
+        finding(R_LIMIT, p.pc, "simt knows operands of wgmma with the 128-byte swizzle only");
     for (u32 i = 0; i < (trans ? depth : (u32)rows); i++)
         for (u32 c = 0; c < (trans ? (u32)rows : depth); c += chunk) {
             const u32 r = trans ? i : (u32)row0 + i, x = trans ? (u32)row0 + c : c;
@@ -510,10 +484,10 @@ static void retire(Fiber *f, const Product &p)
     if (--a.pending > 0)
         return;
     if (!std::all_of(p.C, p.C + a.values.size(), is_pending))
-        report_finding(R_WGMMA_WAIT, {site(p.pc, "a wgmma was issued that nobody has waited for"),
-                                      by(f, f->pc,
-                                         " has changed its accumulator before this "
-                                         "wait")});
+        finding(R_WGMMA_WAIT, {site(p.pc, "a wgmma was issued that nobody has waited for"),
+                               by(f, f->pc,
+                                  " has changed its accumulator before this "
+                                  "wait")});
     memcpy(p.C, a.values.data(), a.values.size() * sizeof(float));
     a.pc = f->pc;
 }
@@ -564,10 +538,9 @@ static void all_done(const Fiber *f, const Async<T> &work, const char *not_waite
 {
     for (const auto &group : work.groups)
         for (const T &t : group)
-            report_finding(R_NOT_WAITED, {by(f, t.pc, " ends, and %s", not_waited)});
+            finding(R_NOT_WAITED, f, t.pc, " ends, and %s", not_waited);
     for (const T &t : work.open)
-        report_finding(R_NOT_WAITED,
-                       {by(f, t.pc, " ends, and has not committed this %s", not_committed)});
+        finding(R_NOT_WAITED, f, t.pc, " ends, and has not committed this %s", not_committed);
 }
 
 void end_of_thread(Fiber *f)

@@ -30,9 +30,8 @@ void check_pending(float x, u32 pc)
     const auto &groups = me->products.groups;
     const auto &oldest = groups.empty() || groups[0].empty() ? me->products.open : groups[0];
     if (!oldest.empty())
-        report_finding(R_WGMMA_WAIT,
-                       {site(oldest[0].pc, "a wgmma was issued that nobody has waited for"),
-                        by(me, pc, " uses its accumulator")});
+        finding(R_WGMMA_WAIT, {site(oldest[0].pc, "a wgmma was issued that nobody has waited for"),
+                               by(me, pc, " uses its accumulator")});
 }
 
 bool happens_now(void)
@@ -135,10 +134,9 @@ void mma_sync(Type type, float *D, const u32 *A, const u32 *B, const float *C)
 /* --- ldmatrix, stmatrix ------------------------------------------------------------------------*/
 
 struct Matrices {
-    u32 *r, address;
+    u32 address, *r;
     int count;
     bool trans, store;
-    const u32 *from;
 };
 
 static void op_matrices(Block &b, int warp, u32)
@@ -169,23 +167,17 @@ static void op_matrices(Block &b, int warp, u32)
                 uint16_t *p = (uint16_t *)(m0.trans ? at[8 * i + 2 * t + x] + 2 * g
                                                     : at[8 * i + g] + 4 * t + 2 * x);
                 if (m0.store)
-                    *p = (uint16_t)(m.from[i] >> 16 * x);
+                    *p = (uint16_t)(m.r[i] >> 16 * x);
                 else
                     m.r[i] = (x ? m.r[i] : 0) | (u32)*p << 16 * x;
             }
     }
 }
 
-void ldmatrix(u32 *r, u32 address, int count, bool trans)
+void matrices(u32 address, u32 *r, int count, bool trans, bool store)
 {
-    Matrices m = {r, address, count, trans, false, nullptr};
-    rendezvous(~0u, op_matrices, &m, "ldmatrix", SIMT_PC);
-}
-
-void stmatrix(u32 address, const u32 *r, int count, bool trans)
-{
-    Matrices m = {nullptr, address, count, trans, true, r};
-    rendezvous(~0u, op_matrices, &m, "stmatrix", SIMT_PC);
+    Matrices m = {address, r, count, trans, store};
+    rendezvous(~0u, op_matrices, &m, store ? "stmatrix" : "ldmatrix", SIMT_PC);
 }
 
 /* --- cp.async ----------------------------------------------------------------------------------*/
@@ -207,8 +199,8 @@ void cp_async_issue(u32 to, const void *from, int bytes, int valid)
         (valid && !check_global(f, (uintptr_t)from, valid, false, pc, PLAIN, " (cp.async)")))
         return;
     set_flight(to, bytes, pc);
-    if (flags.count && valid)
-        f->log.push_back({(uintptr_t)from, pc, (uint8_t)bytes, false, false, (uint8_t)f->lane});
+    if (valid)
+        log_access(f, (uintptr_t)from, bytes, false, false, pc);
     count_kind(K_CP_ASYNC, 0);
     trace(COPY, pc, 32L * valid);
     Copy c = {to, pc, (const char *)from, bytes, valid};
@@ -238,37 +230,32 @@ void cp_wait(int n)
     settle_writes();
 }
 
-void cp_wait_all(void)
-{
-    cp_commit();
-    cp_wait(0);
-}
-
 /* --- single instructions -----------------------------------------------------------------------*/
+
+/* NULL: it is out of bounds. */
+static char *shared_access(u32 address, int bytes, bool write, u32 pc)
+{
+    settle_writes();
+    if (!check_shared(me, address, bytes, write, pc, PLAIN))
+        return nullptr;
+    log_access(me, address, bytes, write, true, pc);
+    return shared_at(address);
+}
 
 void store_shared(u32 to, const void *v, int bytes)
 {
-    Fiber *f = me;
-    const u32 pc = SIMT_PC;
-    settle_writes();
-    if (!check_shared(f, to, bytes, true, pc, PLAIN))
-        return;
-    for (int i = 0; i < bytes; i += 4)
-        check_pending(((const float *)v)[i / 4], pc);
-    if (flags.count)
-        f->log.push_back({to, pc, (uint8_t)bytes, true, true, (uint8_t)f->lane});
-    memcpy(shared_at(to), v, (size_t)bytes);
+    char *p = shared_access(to, bytes, true, SIMT_PC);
+    for (int i = 0; p && i < bytes; i += 4)
+        check_pending(((const float *)v)[i / 4], SIMT_PC);
+    if (p)
+        memcpy(p, v, (size_t)bytes);
 }
 
 u32 load_shared(u32 from)
 {
     u32 v = 0;
-    settle_writes();
-    if (!check_shared(me, from, 4, false, SIMT_PC, PLAIN))
-        return 0;
-    if (flags.count)
-        me->log.push_back({from, SIMT_PC, 4, false, true, (uint8_t)me->lane});
-    memcpy(&v, shared_at(from), 4);
+    if (const char *p = shared_access(from, 4, false, SIMT_PC))
+        memcpy(&v, p, 4);
     return v;
 }
 
@@ -281,8 +268,6 @@ void store_global(void *to, const void *v, int bytes)
 float exp2_approx(float x)
 {
     check_pending(x, SIMT_PC);
-    count_kind(K_EXP, 0);
-    trace(EXP, SIMT_PC);
     const float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.0f : y;
 }

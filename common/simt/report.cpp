@@ -70,12 +70,8 @@ static bool is_own(const std::string &path)
 static Frame parse_frame(const std::string &function, const std::string &text)
 {
     const size_t column = text.rfind(':'), line = text.rfind(':', column - 1);
-    Frame f;
-    f.function = function;
-    f.path = text.substr(0, line);
-    f.file = f.path.substr(f.path.rfind('/') + 1);
-    f.line = atoi(text.c_str() + line + 1);
-    return f;
+    const std::string path = text.substr(0, line);
+    return {function, path, path.substr(path.rfind('/') + 1), atoi(text.c_str() + line + 1)};
 }
 
 /* none: in a sandbox no process can be started, and somebody else makes lines of the addresses. */
@@ -208,31 +204,50 @@ static Site said(u32 pc, const std::string &who, const char *format, va_list lis
     return {pc, who + text};
 }
 
-#define SIMT_SAID(PC, WHO)                                                                         \
+#define SIMT_SAID(PC, WHO, RESULT)                                                                 \
     va_list list;                                                                                  \
     va_start(list, format);                                                                        \
     const Site made = said(PC, WHO, format, list);                                                 \
     va_end(list);                                                                                  \
-    return made
+    return RESULT
 
 Site site(u32 pc, const char *format, ...)
 {
-    SIMT_SAID(pc, "");
+    SIMT_SAID(pc, "", made);
+}
+
+static std::string who(int thread, u32 block)
+{
+    return thread == ENGINE ? site(0, "the copy engine, in block %u", block).text
+                            : site(0, "thread %d of block %u", thread, block).text;
+}
+
+static std::string who(const Fiber *f)
+{
+    return f ? who(f->tid, f->block->number) : "the host's code";
 }
 
 Site by(const Fiber *f, u32 pc, const char *format, ...)
 {
-    SIMT_SAID(pc, f ? site(0, "thread %d of block %u", f->tid, f->block->number).text
-                    : "the host's code");
+    SIMT_SAID(pc, who(f), made);
 }
 
 Site by(const Access &a, const char *format, ...)
 {
-    SIMT_SAID(a.pc, a.thread == ENGINE ? site(0, "the copy engine, in block %u", a.block).text
-                                       : site(0, "thread %d of block %u", a.thread, a.block).text);
+    SIMT_SAID(a.pc, who(a.thread, a.block), made);
 }
 
-void report_finding(Rule rule, const std::vector<Site> &sites)
+void finding(Rule rule, const Fiber *f, u32 pc, const char *format, ...)
+{
+    SIMT_SAID(pc, who(f), finding(rule, {made}));
+}
+
+void finding(Rule rule, u32 pc, const char *format, ...)
+{
+    SIMT_SAID(pc, "", finding(rule, {made}));
+}
+
+void finding(Rule rule, const std::vector<Site> &sites)
 {
     const u32 second = sites.size() > 1 ? sites[1].pc : 0;
     const auto known = finding_at.insert({{rule, sites[0].pc, second}, findings.size()});
@@ -279,11 +294,6 @@ static std::vector<Finding> merged(void)
 }
 
 static bool is_done; /* the report */
-
-static const char *s_of(long count)
-{
-    return count == 1 ? "" : "s";
-}
 
 void print_report(void)
 {
@@ -348,15 +358,13 @@ static void crash(int signal, siginfo_t *info, void *where)
     const bool is_memory = signal == SIGSEGV || signal == SIGBUS;
     const bool is_device = is_memory && !f && memory_of(a);
     me = nullptr;
-    report_finding(
-        is_device ? R_HOST_MEMORY : R_CRASH,
-        {by(f, pc, "%s",
+    finding(is_device ? R_HOST_MEMORY : R_CRASH, f, pc, "%s",
             signal == SIGFPE                      ? " divides an integer by zero"
             : signal == SIGABRT                   ? " aborts"
             : signal == SIGILL                    ? " comes to a place that no program may come to"
             : is_device                           ? " reads or writes memory of the device"
             : f && a - (uintptr_t)f->stack < 4096 ? " has more local variables than its stack holds"
-                                                  : " uses an address that is no memory")});
+                                                  : " uses an address that is no memory");
     stop(1);
 }
 
@@ -397,13 +405,13 @@ void report_at_exit(void)
 
 void trap(void)
 {
-    report_finding(R_ASSERT, {by(me, SIMT_PC, " comes to __trap()")});
+    finding(R_ASSERT, me, SIMT_PC, " comes to __trap()");
     stop(1);
 }
 
 void device_assert(const char *expression, const char *, int)
 {
-    report_finding(R_ASSERT, {by(me, SIMT_PC, ": %s", expression)});
+    finding(R_ASSERT, me, SIMT_PC, ": %s", expression);
     stop(1);
 }
 } // namespace simt
@@ -412,7 +420,7 @@ void device_assert(const char *expression, const char *, int)
 extern "C" void abort(void)
 {
     using namespace simt;
-    report_finding(R_CRASH, {by(me, SIMT_PC, " calls abort()")});
+    finding(R_CRASH, me, SIMT_PC, " calls abort()");
     stop(1);
 }
 

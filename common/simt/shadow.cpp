@@ -48,10 +48,28 @@ static Cell *shared_cell(u32 address)
     return &block_of(address).cells[(address % WINDOW) / 4];
 }
 
+/* By pages, each of which belongs to one allocation at most: what was asked for last. */
+static struct Recent {
+    uintptr_t page;
+    Memory *memory;
+} recent[64];
+
 Memory *memory_of(uintptr_t a)
 {
+    auto &r = recent[a / 4096 % 64];
+    if (r.memory && r.page == a / 4096 && a - r.memory->lo < r.memory->hi - r.memory->lo)
+        return r.memory;
     auto at = memory.upper_bound(a);
-    return at == memory.end() || a < at->second.lo ? nullptr : &at->second;
+    if (at == memory.end() || a < at->second.lo)
+        return nullptr;
+    r = {a / 4096, &at->second};
+    return r.memory;
+}
+
+void forget(const Memory *m)
+{
+    memory.erase(m->hi);
+    std::fill(std::begin(recent), std::end(recent), Recent());
 }
 
 /* --- races -------------------------------------------------------------------------------------*/
@@ -72,7 +90,7 @@ void compare_writes(void)
         memcmp((void *)written_twice.a, written_twice.before, (size_t)written_twice.size) == 0;
     if (same && written_twice.one_instruction)
         return;
-    report_finding(same ? R_SAME_VALUE : R_RACE_WW, written_twice.sites);
+    finding(same ? R_SAME_VALUE : R_RACE_WW, written_twice.sites);
 }
 
 struct Touch {
@@ -137,11 +155,11 @@ __attribute__((noinline, cold)) static void race(Rule rule, const Touch &t, cons
     if (rule == R_RACE_WW && t.now.how == PLAIN && a.how == PLAIN)
         open_writes(t, a);
     else if (rule == R_PROXY)
-        report_finding(rule, {by(a, " writes"), by(t.f, t.now.pc, " has the async proxy %s%s",
-                                                   t.write ? "write" : "read", t.what)});
+        finding(rule, {by(a, " writes"), by(t.f, t.now.pc, " has the async proxy %s%s",
+                                            t.write ? "write" : "read", t.what)});
     else
-        report_finding(rule, {by(a, "%s", verb(a.how, written)),
-                              by(t.f, t.now.pc, "%s%s", verb(t.now.how, t.write), t.what)});
+        finding(rule, {by(a, "%s", verb(a.how, written)),
+                       by(t.f, t.now.pc, "%s%s", verb(t.now.how, t.write), t.what)});
 }
 
 /* An earlier write: has it happened before this access? */
@@ -250,7 +268,7 @@ static inline void touch_read(const Touch &t, Cell &c)
     if (together && (last.lanes & now.lanes))
         return; /* again, at the same moment: all has been asked */
     if ((c.written & now.bytes) != now.bytes)
-        report_finding(R_UNWRITTEN, {by(t.f, now.pc, " reads%s", t.what)});
+        finding(R_UNWRITTEN, t.f, now.pc, " reads%s", t.what);
     else
         meet_writers(t, c);
     if (together) {
@@ -276,10 +294,9 @@ static inline void touch(Touch &&t, Cell *cells, uintptr_t offset, u32 epoch)
         t.now.bytes = (uint8_t)((1u << std::min(end - at, (uintptr_t)4)) -
                                 (1u << (at < offset ? offset - at : 0)));
         if (c.flight)
-            report_finding(
-                R_FLIGHT,
-                {site(c.flight, "a copy was issued that nobody has waited for"),
-                 by(t.f, t.now.pc, "%s where it goes%s", verb(t.now.how, t.write), t.what)});
+            finding(R_FLIGHT,
+                    {site(c.flight, "a copy was issued that nobody has waited for"),
+                     by(t.f, t.now.pc, "%s where it goes%s", verb(t.now.how, t.write), t.what)});
         if (t.write)
             touch_write(t, c);
         else
@@ -333,19 +350,17 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
         return true;
     Block &b = block_of(address);
     if (b.live == 0)
-        report_finding(R_BOUNDS_SHARED,
-                       {by(f, pc, "%s shared memory of block %u, which has ended%s",
-                           verb(how, write), b.number, what)});
+        finding(R_BOUNDS_SHARED, f, pc, "%s shared memory of block %u, which has ended%s",
+                verb(how, write), b.number, what);
     const long at = (long)(address % WINDOW) - SMEM_BASE;
     const long dynamic = (long)launch_now.config.smem, statics = (long)b.static_bytes;
     const long lo = (dynamic + 127) / 128 * 128;
     if (address & (alignment_of(size) - 1))
-        report_finding(R_MISALIGNED, {by(f, pc, "%s %d bytes at byte %ld of shared memory%s",
-                                         verb(how, write), size, at, what)});
+        finding(R_MISALIGNED, f, pc, "%s %d bytes at byte %ld of shared memory%s", verb(how, write),
+                size, at, what);
     if (at < 0 || (at + size > dynamic && (at < lo || at + size > lo + statics))) {
-        report_finding(R_BOUNDS_SHARED,
-                       {by(f, pc, "%s byte %ld of the %ld that the block has%s", verb(how, write),
-                           at, dynamic ? dynamic : statics, what)});
+        finding(R_BOUNDS_SHARED, f, pc, "%s byte %ld of the %ld that the block has%s",
+                verb(how, write), at, dynamic ? dynamic : statics, what);
         return false;
     }
     touch({f, write, true, (uintptr_t)b.smem + (uintptr_t)at, size, what, as_of, b.more,
@@ -372,9 +387,8 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
     if (!flags.check)
         return true;
     if (a & (alignment_of(size) - 1))
-        report_finding(R_MISALIGNED,
-                       {by(f, pc, "%s %d bytes of global memory, %d past a multiple of 16%s",
-                           verb(how, write), size, (int)(a % 16), what)});
+        finding(R_MISALIGNED, f, pc, "%s %d bytes of global memory, %d past a multiple of 16%s",
+                verb(how, write), size, (int)(a % 16), what);
     if (a >= program_lo && a < program_hi) { /* a variable or a constant of the program */
         kept_bytes += write ? size : 0;
         for (uintptr_t at = a, next; at < a + (uintptr_t)size; at = next) {
@@ -391,10 +405,9 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
         return true;
     Memory *m = memory_of(a);
     if (!m || a + (uintptr_t)size > m->hi) {
-        report_finding(R_BOUNDS_GLOBAL, {by(f, pc, "%s%s %s", verb(how, write), what,
-                                            m || memory_of(a - 256)
-                                                ? "past the end of what cudaMalloc gave"
-                                                : "at an address that cudaMalloc did not give")});
+        finding(R_BOUNDS_GLOBAL, f, pc, "%s%s %s", verb(how, write), what,
+                m || memory_of(a - 256) ? "past the end of what cudaMalloc gave"
+                                        : "at an address that cudaMalloc did not give");
         return false;
     }
     touch({f, write, false, a, size, what, nullptr, launch_now.more, access_by(f, pc, how)},
@@ -445,6 +458,12 @@ static inline bool joins_reader(const Fiber *f, uintptr_t a, int size)
     return true;
 }
 
+void log_access(Fiber *f, uintptr_t a, int size, bool write, bool shared, u32 pc)
+{
+    if (flags.count)
+        f->log.push_back({a, pc, (uint8_t)size, write, shared, f->lane});
+}
+
 __attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int size, bool write,
                                                    u32 pc, How how)
 {
@@ -453,9 +472,7 @@ __attribute__((noinline)) static void look_closely(Fiber *f, uintptr_t a, int si
         check_shared(f, shared, size, write, pc, how);
     else
         check_global(f, a, size, write, pc, how);
-    if (flags.count)
-        f->log.push_back(
-            {shared ? shared : a, pc, (uint8_t)size, write, shared != 0, (uint8_t)f->lane});
+    log_access(f, shared ? shared : a, size, write, shared != 0, pc);
     if (flags.count && shared && !write)
         count_shared_read(f);
 }
@@ -563,9 +580,8 @@ char __tsan_atomic8_load(const volatile char *p, int)
 void __ubsan_handle_out_of_bounds(void *, uintptr_t index)
 {
     if (me)
-        report_finding(
-            R_BOUNDS_LOCAL,
-            {by(me, SIMT_PC, " uses index %ld of an array that ends before it", (long)index)});
+        finding(R_BOUNDS_LOCAL, me, SIMT_PC, " uses index %ld of an array that ends before it",
+                (long)index);
 }
 
 long simt_kept(void)

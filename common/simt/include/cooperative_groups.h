@@ -18,12 +18,12 @@ struct thread_block {
     }
     SIMT_QUIET unsigned thread_rank() const
     {
-        const uint3 t = simt::thread_idx(), n = simt::block_dim();
+        const uint3 t = simt::index_of(simt::threadIdx_), n = simt::index_of(simt::blockDim_);
         return t.x + n.x * (t.y + n.y * t.z);
     }
     SIMT_QUIET unsigned size() const
     {
-        const uint3 n = simt::block_dim();
+        const uint3 n = simt::index_of(simt::blockDim_);
         return n.x * n.y * n.z;
     }
 };

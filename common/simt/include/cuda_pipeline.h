@@ -12,7 +12,8 @@
 static inline SIMT_QUIET void __pipeline_memcpy_async(void *to, const void *from, size_t size,
                                                       size_t zfill = 0)
 {
-    simt_ptx::cp_async_issue(simt::to_shared(to), from, (int)size, (int)(size - zfill));
+    simt_ptx::cp_async_issue(simt::shared_address((uintptr_t)to), from, (int)size,
+                             (int)(size - zfill));
 }
 static inline SIMT_QUIET void __pipeline_commit(void)
 {

@@ -18,9 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tuple>
 #include <type_traits>
-#include <utility>
 
 #include "cuda_runtime_api.h"
 
@@ -187,16 +185,13 @@ struct Config {
     }
 };
 
-uint3 thread_idx(void) __attribute__((const));
-uint3 block_idx(void) __attribute__((const));
-uint3 block_dim(void) __attribute__((const));
-uint3 grid_dim(void) __attribute__((const));
+enum Index { threadIdx_, blockIdx_, blockDim_, gridDim_ };
+uint3 index_of(Index of) __attribute__((const));
 void *dynamic_smem(void) __attribute__((const));
 void *static_smem(const void *key, size_t bytes, size_t align);
 
-/* line: a barrier is known by it */
-void syncthreads(int line);
-int syncthreads_vote(int kind, int predicate, int line); /* 0 count, 1 and, 2 or */
+/* line: a barrier is known by it. kind of the vote: 0 count, 1 and, 2 or */
+int syncthreads(int line, int kind = 0, int predicate = 0);
 void syncwarp(unsigned mask);
 enum Collective {
     SHFL = 1,
@@ -218,14 +213,13 @@ enum Collective {
 u64 collect(Collective kind, unsigned mask, u64 value, int argument, int width);
 unsigned active_mask(void);
 
-uint32_t to_shared(const void *p);
-void *from_shared(uint32_t address);
+uint32_t shared_address(uintptr_t a); /* 0: not shared memory */
+char *shared_at(uint32_t address);
 void fence(void);
 void count_exp(void);
 long long clock_now(void);
 [[noreturn]] void trap(void);
 void device_assert(const char *expression, const char *file, int line);
-int device_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 float atomic_add(float *p, float v);
 double atomic_add(double *p, double v);
@@ -248,58 +242,49 @@ unsigned atomic_or(unsigned *p, unsigned v);
 
 void run(const Config &c, const char *name, void (*body)(void *), void *args);
 
-template <class K, class T, size_t... I>
-SIMT_QUIET void call_with(K &kernel, T &args, std::index_sequence<I...>)
-{
-    kernel(std::get<I>(args)...);
-}
-
 /* kernel: a lambda that calls it, or the function itself. Arguments are copied, as into a GPU. */
 template <class K, class... A> SIMT_QUIET void launch(Config c, const char *name, K kernel, A... a)
 {
-    struct Call {
-        K kernel;
-        std::tuple<A...> args;
-    } call = {kernel, {a...}};
+    auto call = [=]() __attribute__((no_sanitize("thread")))
+    {
+        kernel(a...);
+    };
     run(
-        c, name, [](void *p) __attribute__((no_sanitize("thread"))) {
-            Call *call = (Call *)p;
-            call_with(call->kernel, call->args, std::index_sequence_for<A...>());
-        },
+        c, name, [](void *p) __attribute__((no_sanitize("thread"))) { (*(decltype(call) *)p)(); },
         &call);
 }
 } // namespace simt
 
 /* --- CUDA's names ------------------------------------------------------------------------------*/
 
-#define SIMT_INDEX(NAME, FUNCTION)                                                                 \
+#define SIMT_INDEX(NAME)                                                                           \
     static const struct simt_##NAME {                                                              \
         __declspec(property(get = get_x)) unsigned x;                                              \
         __declspec(property(get = get_y)) unsigned y;                                              \
         __declspec(property(get = get_z)) unsigned z;                                              \
         SIMT_QUIET unsigned get_x() const                                                          \
         {                                                                                          \
-            return simt::FUNCTION().x;                                                             \
+            return simt::index_of(simt::NAME##_).x;                                                \
         }                                                                                          \
         SIMT_QUIET unsigned get_y() const                                                          \
         {                                                                                          \
-            return simt::FUNCTION().y;                                                             \
+            return simt::index_of(simt::NAME##_).y;                                                \
         }                                                                                          \
         SIMT_QUIET unsigned get_z() const                                                          \
         {                                                                                          \
-            return simt::FUNCTION().z;                                                             \
+            return simt::index_of(simt::NAME##_).z;                                                \
         }                                                                                          \
     } NAME = {};
-SIMT_INDEX(threadIdx, thread_idx)
-SIMT_INDEX(blockIdx, block_idx)
-SIMT_INDEX(blockDim, block_dim)
-SIMT_INDEX(gridDim, grid_dim)
+SIMT_INDEX(threadIdx)
+SIMT_INDEX(blockIdx)
+SIMT_INDEX(blockDim)
+SIMT_INDEX(gridDim)
 
 #define warpSize               32
-#define __syncthreads()        simt::syncthreads(__LINE__)
-#define __syncthreads_count(p) simt::syncthreads_vote(0, p, __LINE__)
-#define __syncthreads_and(p)   simt::syncthreads_vote(1, p, __LINE__)
-#define __syncthreads_or(p)    simt::syncthreads_vote(2, p, __LINE__)
+#define __syncthreads()        ((void)simt::syncthreads(__LINE__))
+#define __syncthreads_count(p) simt::syncthreads(__LINE__, 0, p)
+#define __syncthreads_and(p)   simt::syncthreads(__LINE__, 1, p)
+#define __syncthreads_or(p)    simt::syncthreads(__LINE__, 2, p)
 #define __activemask()         simt::active_mask()
 #define __trap()               simt::trap()
 #ifndef SIMT_RUNTIME
@@ -307,7 +292,6 @@ SIMT_INDEX(gridDim, grid_dim)
 #define clock()   simt::clock_now()
 #undef assert
 #define assert(e) ((e) ? (void)0 : simt::device_assert(#e, __FILE__, __LINE__))
-#define printf    simt::device_printf
 #endif
 
 static inline SIMT_QUIET void __syncwarp(unsigned mask = ~0u)
@@ -355,8 +339,8 @@ SIMT_VOTE(__reduce_or_sync, OR, unsigned, unsigned)
 SIMT_VOTE(__reduce_and_sync, AND, unsigned, unsigned)
 SIMT_VOTE(__reduce_xor_sync, XOR, unsigned, unsigned)
 
-#define __cvta_generic_to_shared(p) ((size_t)simt::to_shared(p))
-#define __cvta_shared_to_generic(a) (simt::from_shared((uint32_t)(a)))
+#define __cvta_generic_to_shared(p) ((size_t)simt::shared_address((uintptr_t)(p)))
+#define __cvta_shared_to_generic(a) ((void *)simt::shared_at((uint32_t)(a)))
 #define __cvta_generic_to_global(p) ((size_t)(p))
 #define atomicAdd(p, v)             simt::atomic_add(p, v)
 #define atomicSub(p, v)             simt::atomic_add(p, -(v))
