@@ -191,7 +191,7 @@ __attribute__((noinline, cold)) static u64 not_there(const Fiber *f, int from)
 static void op_exchange(Block &b, int warp, u32 mask)
 {
     Meeting &m = b.meetings[warp];
-    const int kind = m.kind[__builtin_ctz(mask)];
+    const long kind = (long)warp_of(b, warp)[__builtin_ctz(mask)]->argument;
     u32 sum = kind <= SHFL_DOWN ? 0 : folds[kind - BALLOT].start;
     for (u32 left = kind <= SHFL_DOWN ? 0 : mask; left; left &= left - 1) {
         const int i = __builtin_ctz(left);
@@ -211,10 +211,9 @@ u64 collect(Collective kind, unsigned mask, u64 value, int argument, int width)
 {
     const int lane = me->lane;
     Meeting &m = me->block->meetings[me->warp];
-    m.kind[lane] = kind;
     m.from[lane] = source_of(kind, argument, width, lane);
     m.value[lane] = value;
-    rendezvous(mask, op_exchange, nullptr, "a shuffle or vote of its warp", SIMT_PC);
+    rendezvous(mask, op_exchange, (void *)kind, "a shuffle or vote of its warp", SIMT_PC);
     return m.result[lane];
 }
 

@@ -24,7 +24,8 @@ import translate  # noqa: E402
 HOOKS = ["-fsanitize=thread", "-fsanitize=array-bounds"]
 for flag in ("-tsan-instrument-func-entry-exit=0", "-tsan-instrument-read-before-write=1",
              "-tsan-distinguish-volatile=1", "-simplifycfg-hoist-common=false",
-             "-simplifycfg-sink-common=false", "-enable-tail-merge=0"):
+             "-simplifycfg-sink-common=false", "-enable-tail-merge=0",
+             "-regalloc=basic"):  # as fast where every access is a call, and compiled in less time
     HOOKS += ["-mllvm", flag]
 # no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc;
 # no jump in place of a last call, whose line would be lost

@@ -38,7 +38,6 @@ struct Kernel {
 /* By name and launch: two kernels may have one name. */
 static std::map<std::pair<std::string, u32>, Kernel> kernels;
 static Kernel *now;
-static std::map<u32, std::string> pictures; /* of the lines that --show asks for */
 
 void count_launch(void)
 {
@@ -148,39 +147,6 @@ long cost_of(const Log *l, int n, long *ideal)
     return s.have;
 }
 
-/* --show: which lane touches which bank, or which sector, in the first request of a line. */
-static std::string picture(const Log *l, int n, int size, bool shared)
-{
-    const uintptr_t unit = shared ? 4 : 32, first = shared ? 0
-                                                           : std::min_element(
-                                                                 l, l + n,
-                                                                 [](const Log &a, const Log &b) {
-                                                                     return a.a < b.a;
-                                                                 })->a /
-                                                                 unit;
-    std::map<uintptr_t, std::map<uintptr_t, std::vector<int>>> rows; /* bank or sector, unit */
-    for (int i = 0; i < n; i++)
-        for (int b = 0; b < size; b += shared ? 4 : size) {
-            const uintptr_t u = (l[i].a + (uintptr_t)b) / unit;
-            rows[shared ? u % 32 : u - first][u].push_back(i);
-        }
-    std::string text;
-    for (const auto &row : rows) {
-        const size_t words = row.second.size(), most = shared ? 16 : 20;
-        text += shared ? site(0, "        bank %2d: %zu word%s, of lanes", (int)row.first, words,
-                              words == 1 ? "" : "s")
-                             .text
-                       : site(0, "        sector %4d: lanes", (int)row.first).text;
-        size_t shown = 0;
-        for (const auto &u : row.second)
-            for (int lane : u.second)
-                if (shown++ < most)
-                    text += " " + std::to_string(lane);
-        text += shown > most ? " ...\n" : "\n";
-    }
-    return text;
-}
-
 /* One request: n lanes' accesses by one instruction. */
 void count_access(u32 pc, const Log *l, int n)
 {
@@ -193,8 +159,7 @@ void count_access(u32 pc, const Log *l, int n)
         s.lost = lost;
         s.worst.assign(l, l + n);
     }
-    if (!flags.show.empty() && !pictures.count(pc))
-        pictures[pc] = picture(l, n, size, l->shared);
+    show_request(pc, l, n);
 }
 
 void count_engine(u32 pc, bool write, long bytes, long sectors)
@@ -272,18 +237,6 @@ static void print_lines(FILE *to, const Kernel &k)
     }
 }
 
-static void print_pictures(FILE *to, const Kernel &k)
-{
-    std::set<std::string> shown; /* clang may have made several accesses of one */
-    for (const auto &p : pictures) {
-        const std::string where = place(p.first);
-        const size_t at = where.find(":" + flags.show);
-        if (k.at.count(p.first) && at != std::string::npos &&
-            !isdigit(where[at + 1 + flags.show.size()]) && shown.insert(where + p.second).second)
-            fprintf(to, "    %s, the first request:\n%s", where.c_str(), p.second.c_str());
-    }
-}
-
 /* Of all kernels, or of one. Of the copy engine as of global memory. */
 static long sum_of(long Stat::*number, bool shared, int write, const Kernel *only = nullptr)
 {
@@ -339,8 +292,7 @@ void print_counts(FILE *to)
                     (double)k.flops / (double)bytes);
         if (!flags.lines.empty())
             print_lines(to, k);
-        if (!flags.show.empty())
-            print_pictures(to, k);
+        print_shown(to, [&](u32 pc) { return k.at.count(pc) > 0; });
     }
 }
 } // namespace simt

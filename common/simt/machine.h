@@ -20,6 +20,7 @@
  *     ptx_async.cpp mbarrier, the copy engine (TMA), wgmma
  *     count.cpp     bytes, sectors, wavefronts, instructions
  *     reach.cpp     what `check` has not tried
+ *     show.cpp      a picture of a line's accesses
  *     trace.cpp     a block in model ticks
  *     report.cpp    findings and counts as text
  *     host.cpp      the CUDA runtime's interface
@@ -35,6 +36,7 @@
 #include "include/cuda_fp16.h"
 #include "include/simt.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -197,8 +199,7 @@ struct Meeting {
     u32 lanes, mask; /* those that have come; those that the last of them waits for */
     Collective_op op;
     bool is_mixed; /* not all came to the same */
-    /* a shuffle or vote: by lane */
-    uint8_t kind[32];
+    /* a shuffle or vote, by lane */
     int from[32];
     u64 value[32], result[32];
 };
@@ -412,6 +413,10 @@ Requests requests_of(Block &b, int warp);
 void merge_warp(Block &b, int warp);
 void count_launch(void);
 void print_counts(FILE *to);
+
+/* show.cpp */
+void show_request(u32 pc, const Log *l, int n);
+void print_shown(FILE *to, const std::function<bool(u32)> &is_of_kernel);
 
 /* trace.cpp: what the first lane of each warp of one block does */
 enum Act {
