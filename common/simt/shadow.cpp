@@ -436,22 +436,25 @@ void mark_written(uintptr_t a, size_t bytes, bool written)
 
 /* --- clang's calls -----------------------------------------------------------------------------*/
 
-/* Most reads of shared memory say nothing new: the word was written before, as this thread knows,
- * and a lane of its warp reads it at this moment already. Then this lane joins that one. */
+/* Most reads say nothing new: the word was written before, as this thread knows, and a lane of its
+ * warp reads it at this moment already. Then this lane joins that one. */
 static inline bool joins_reader(const Fiber *f, uintptr_t a, int size)
 {
     Block &b = *f->block;
     const uintptr_t at = a - (uintptr_t)b.smem;
-    if (at >= SMEM_MAX || size < 4 || (a & (alignment_of(size) - 1)))
+    Memory *m = at < SMEM_MAX ? nullptr : memory_of(a);
+    if (size < 4 || (a & (alignment_of(size) - 1)) ||
+        (at >= SMEM_MAX && (!m || m->cells.empty() || a + (uintptr_t)size > m->hi)))
         return false;
-    Cell *c = &b.cells[(at + SMEM_BASE) / 4];
+    Cell *c = m ? &m->cells[(a - m->lo) / 4] : &b.cells[(at + SMEM_BASE) / 4];
+    const u32 epoch = m ? launch_now.number : b.epoch;
     for (Cell *end = c + size / 4; c < end; c++) {
         const Access &w = c->writer;
         Access &r = c->reader;
-        if (c->epoch != b.epoch || c->flight || c->writers || c->written != 15 ||
+        if (c->epoch != epoch || c->flight || c->writers || c->written != 15 ||
             r.clock != f->clock || r.thread / 32 != f->warp || r.bytes != 15 || r.how != PLAIN ||
             (w.thread != f->tid && f->base->at[slot_of(w.thread)] < w.clock) ||
-            ((w.block ^ b.number) | (r.block ^ b.number)))
+            (w.bytes && w.block != b.number) || r.block != b.number)
             return false;
         r.lanes |= 1u << f->lane;
     }
