@@ -294,7 +294,7 @@ static bool look_at_block(Block &b)
 
 static void look_at_cluster(Block &b)
 {
-    Barrier &bar = b.cluster[0]->cluster_bar;
+    Barrier &bar = b.cluster[0]->barriers[CLUSTER];
     int live = 0;
     for (const Block *other : b.cluster)
         live += other->live;
@@ -550,8 +550,6 @@ static void begin_cluster(std::vector<Block *> &resident, u32 first, int size)
         cluster.push_back(take_block());
     for (Block *b : cluster) {
         b->cluster = cluster;
-        b->cluster_bar = Barrier();
-        b->cluster_bar.id = CLUSTER;
         begin_block(*b, first++);
         resident.push_back(b);
     }
@@ -617,16 +615,9 @@ void run(const Config &c, const char *name, void (*body)(void *), void *argument
     static const bool watched = (watch(), true);
     (void)watched;
     const int threads = (int)(c.block.x * c.block.y * c.block.z);
-    launch_now = {c,
-                  name,
-                  SIMT_PC,
-                  body,
-                  arguments,
-                  threads,
-                  (threads + 31) / 32,
-                  launch_now.number + 1,
-                  {More()},
-                  false};
+    const u32 number = launch_now.number + 1;
+    launch_now = {c,      name,     SIMT_PC, body, arguments, threads, (threads + 31) / 32,
+                  number, {More()}, false};
     clocks_forget();
     count_launch();
     const int cluster = (int)(c.cluster.x * c.cluster.y * c.cluster.z);
@@ -677,7 +668,7 @@ void named_barrier(int id, int threads, bool wait)
 
 void cluster_arrive(void)
 {
-    Barrier &bar = me->block->cluster[0]->cluster_bar;
+    Barrier &bar = me->block->cluster[0]->barriers[CLUSTER];
     me->cluster_phase = bar.phase;
     arrive(bar, SIMT_PC);
     look_at_cluster(*me->block);
@@ -685,7 +676,7 @@ void cluster_arrive(void)
 
 void cluster_wait(void)
 {
-    Barrier &bar = me->block->cluster[0]->cluster_bar;
+    Barrier &bar = me->block->cluster[0]->barriers[CLUSTER];
     if (bar.phase != me->cluster_phase) {
         learn(me, bar.over[me->block]);
         return;

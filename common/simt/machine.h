@@ -264,14 +264,13 @@ struct Mbarrier {
     Gathering gathering; /* of the phase that is open */
     ClockRef over;       /* of the one before */
     std::vector<EngineCopy> copies;
-    std::vector<std::pair<Fiber *, u32>> waiting; /* for the end of a phase of that parity */
+    std::vector<Fiber *> waiting; /* for the end of the phase that is open */
 };
 
 struct Block {
     uint3 index;
     u32 number;
     std::vector<Block *> cluster;
-    Barrier cluster_bar; /* of the first block: all use that */
     std::vector<Fiber *> fibers;
     char *stacks, *smem;
     Cell *cells; /* of shared memory */
@@ -281,8 +280,8 @@ struct Block {
     int live;
     size_t static_bytes;
     std::map<const void *, u32> static_at;
-    Barrier barriers[16];
-    int vote[3]; /* of the last __syncthreads */
+    Barrier barriers[CLUSTER + 1]; /* the last one: of the cluster's first block, for all of it */
+    int vote[3];                   /* of the last __syncthreads */
     std::map<u32, Mbarrier> mbarriers;
     u32 engine_clock, random;
     u32 epoch; /* of the cells: those of an earlier block count as new */

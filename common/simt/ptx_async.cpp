@@ -52,14 +52,11 @@ static void look(Mbarrier &m)
     m.pending = m.expected;
     if (flags.check)
         m.over = std::make_shared<const Clock>(m.gathering.clock);
-    const auto go = std::stable_partition(m.waiting.begin(), m.waiting.end(), [&](const auto &w) {
-        return (m.phase & 1) == (w.second & 1);
-    });
-    for (auto w = go; w != m.waiting.end(); w++) {
-        learn(w->first, m.over);
-        wake(w->first);
+    for (Fiber *f : m.waiting) {
+        learn(f, m.over);
+        wake(f);
     }
-    m.waiting.erase(go, m.waiting.end());
+    m.waiting.clear();
     progress++;
 }
 
@@ -103,42 +100,36 @@ static void land(Block &b, Mbarrier &m)
     const std::vector<EngineCopy> now = std::move(m.copies);
     m.copies.clear();
     for (const EngineCopy &c : now) {
-        if (c.from && flags.check)
+        if (c.from)
             read_by_engine(b, c);
         for (const Piece &p : c.pieces) {
             memcpy(shared_at(p.to), c.from ? shared_at(c.from) : p.bytes.data(), p.bytes.size());
             write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
-        if (flags.check) {
-            u32 &known = m.gathering.clock.at[slot_of(ENGINE)];
-            known = std::max(known, b.engine_clock);
-        }
-        b.engine_clock++;
+        u32 &known = m.gathering.clock.at[slot_of(ENGINE)];
+        known = std::max(known, b.engine_clock++);
         m.bytes -= c.bytes;
     }
     if (!now.empty())
         look(m);
 }
 
-bool mbarrier_poll(u32 bar, u32 parity)
+void mbarrier_wait(u32 bar, u32 parity)
 {
     const u32 pc = SIMT_PC;
     Mbarrier *m = use(bar, pc);
     if (!m)
-        return true;
+        return;
     count_kind(K_MBARRIER, 0);
     trace(AWAIT, pc, 0, phase_of(bar, m->phase - ((m->phase ^ parity) & 1)));
     if ((m->phase & 1) == (parity & 1))
         land(block_of(bar), *m);
-    if ((m->phase & 1) != (parity & 1)) {
-        learn(me, m->over);
-        return true;
-    }
-    m->waiting.push_back({me, parity});
+    if ((m->phase & 1) != (parity & 1))
+        return learn(me, m->over);
+    m->waiting.push_back(me);
     wait_here(parity & 1 ? "the end of an odd phase of an mbarrier"
                          : "the end of an even phase of an mbarrier",
               pc);
-    return true;
 }
 
 /* --- the copy engine ---------------------------------------------------------------------------*/
@@ -289,9 +280,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
     const SimtTensorMap *m = map_of(map, rank, pc);
     if (!m)
         return;
-    Store s = {from, pc, *m, {}, me->base};
-    memcpy(s.at, at, sizeof s.at);
-    s.clock = moment();
+    const Store s = {from, pc, *m, {at[0], at[1], at[2], at[3], at[4]}, moment()};
     long put = 0;
     each_chunk(s.map, at, [&](u32, char *p) { put += p ? 16 : 0; });
     count_engine(pc, true, put, put / 32);
@@ -316,11 +305,6 @@ void bulk_wait(int n)
 
 /* --- wgmma -------------------------------------------------------------------------------------*/
 
-static bool same_bits(const float *a, const std::vector<float> &b)
-{
-    return memcmp(a, b.data(), b.size() * sizeof(float)) == 0;
-}
-
 /* Is there a wgmma.fence since the registers of A and C have changed? */
 static void need_fence(const Product &p, const Accumulator *a)
 {
@@ -332,7 +316,8 @@ static void need_fence(const Product &p, const Accumulator *a)
         return;
     if (!me->wgmma_fenced)
         finding(R_WGMMA_FENCE, me, p.pc, " issues a wgmma, and has never come to wgmma.fence");
-    else if (a && a->values.size() == (size_t)p.n / 2 && !same_bits(p.C, a->values))
+    else if (a && a->values.size() == (size_t)p.n / 2 &&
+             memcmp(p.C, a->values.data(), a->values.size() * sizeof(float)) != 0)
         finding(R_WGMMA_FENCE, {by(me, a->pc, " has waited for a wgmma with this accumulator"),
                                 site(p.pc, "issues the next, after it has changed the registers")});
 }
@@ -524,7 +509,7 @@ bool land_for_waiters(Block &b)
 {
     for (auto &m : b.mbarriers)
         if (!m.second.waiting.empty() && !m.second.copies.empty()) {
-            me = m.second.waiting[0].first;
+            me = m.second.waiting[0];
             simt_ptx::land(b, m.second);
             me = nullptr;
             return true;

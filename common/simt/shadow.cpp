@@ -325,7 +325,7 @@ void write_by_engine(Block &b, u32 address, int size, u32 pc)
 void read_by_engine(Block &b, const EngineCopy &c)
 {
     check_shared(c.issuer, c.from, c.bytes, false, c.pc, ASYNC, " (copy engine)", c.clock.get());
-    for (u32 a = c.from; a < c.from + (u32)c.bytes; a += 4)
+    for (u32 a = c.from; flags.check && a < c.from + (u32)c.bytes; a += 4)
         shared_cell(a)->reader = {b.number, b.engine_clock, c.pc, 0, ENGINE, ASYNC, 15};
 }
 

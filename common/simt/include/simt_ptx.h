@@ -36,7 +36,7 @@ void named_barrier(int id, int threads, bool wait);
 void mbarrier_init(u32 bar, int count);
 void mbarrier_invalidate(u32 bar);
 void mbarrier_arrive(u32 bar, int bytes);
-bool mbarrier_poll(u32 bar, u32 parity);
+void mbarrier_wait(u32 bar, u32 parity);
 void cluster_arrive(void);
 void cluster_wait(void);
 u32 map_to_block(u32 from, int rank);
@@ -122,7 +122,8 @@ SIMT_PTX cp_wait_all(void)
 }
 SIMT_PTX mbarrier_try(u32 &over, u32 bar, u32 parity)
 {
-    over = mbarrier_poll(bar, parity);
+    mbarrier_wait(bar, parity);
+    over = 1;
 }
 template <class T> SIMT_PTX st_shared(u32 to, T v)
 {
