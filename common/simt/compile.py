@@ -11,6 +11,7 @@ The calls are those of clang's thread sanitizer (-fsanitize=thread), whose libra
 shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
 that makes one access of two lines' (it would have none).
 """
+import argparse
 import os
 import pathlib
 import re
@@ -38,66 +39,56 @@ WATCHED = ["-Wl," + ",".join("--wrap=" + name for name in (
     "cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpy2D", "cudaMemcpy2DAsync", "cudaHostAlloc",
     "simtMallocManaged"))]
 LIBRARIES = ["-l:libboost_context.a", "-lstdc++", "-lm", "-ldl", "-lpthread"]
+KEPT = ("-I", "-isystem", "-D", "-include")
+
+
+def run(*words, **more):
+    done = subprocess.run(words, text=True, check=False, **more)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
 
 
 def main():
-    compiler, *words = sys.argv[1:]
-    keep, depfile, target, out, source, arch, shared = [], [], [], None, None, "80", None
-    is_strict = "--strict" in words
-    it = iter(words)
-    for word in it:
-        if word.startswith("--arch="):
-            arch = word[7:]
-        elif word == "-o":
-            out = next(it)
-        elif word == "--shared":
-            shared = str(HERE / next(it))
-        elif word in ("-MF", "-MT"):
-            depfile += [word, next(it)]
-        elif word == "-MD":
-            depfile.append(word)
-        elif word in ("-I", "-isystem", "-D", "-include"):
-            keep += [word, next(it)]
-        elif word.startswith(("-I", "-D")):
-            keep.append(word)
-        elif word.startswith("--target="):
-            target = [word]
-        elif word.endswith(".cu"):
-            source = word
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("compiler")
+    parser.add_argument("source")
+    for flag in ("-c", "-MD", "--strict"):
+        parser.add_argument(flag, action="store_true")
+    for flag in ("-o", "--arch", "--target", "--shared", "-MF", "-MT"):
+        parser.add_argument(flag, default="80" if flag == "--arch" else None)
+    for flag in KEPT:
+        parser.add_argument(flag, action="append", default=[])
+    words, _ = parser.parse_known_args()  # others are nvcc's
+    compiler, source, out, arch = words.compiler, words.source, words.o, words.arch
+    keep = [word for flag in KEPT for value in getattr(words, flag[1:]) for word in (flag, value)]
+    target = ["--target=" + words.target] if words.target else []
+    depfile = ["-MD", "-MF", words.MF, "-MT", words.MT] if words.MD else []
     headers = str(HERE / "include")
     machine = ["-mf16c", "-mfma"] if not target and os.uname().machine == "x86_64" else []
     feature = ["-D__CUDA_ARCH_FEAT_SM90_ALL"] if arch.endswith("a") else []
     front = [compiler, *target, "-std=c++17", "-I" + headers, "-include", headers + "/simt.h",
              *keep, "-D__CUDACC__", f"-D__CUDA_ARCH__={int(arch.rstrip('a')) * 10}", *feature]
-    plain = subprocess.run([*front, "-E", "-x", "c++", *machine, *depfile, source],
-                           stdout=subprocess.PIPE, text=True, check=False)
-    if plain.returncode:
-        sys.exit(plain.returncode)
+    plain = run(*front, "-E", "-x", "c++", *machine, *depfile, source, stdout=subprocess.PIPE)
     if depfile:
-        with open(depfile[depfile.index("-MF") + 1], "a", encoding="utf-8") as deps:
+        with open(words.MF, "a", encoding="utf-8") as deps:
             deps.write(f"{out}: {__file__} {translate.__file__}\n")
     try:
-        text = translate.translate(plain.stdout, headers)
+        text = translate.translate(plain, headers)
     except translate.Unknown as unknown:
         sys.exit(str(unknown))
     except (IndexError, ValueError, StopIteration):
         sys.exit(f"{source}: error: a bracket, <<< or asm is not closed")
-    if is_strict:
-        done = subprocess.run([compiler, *target, "-std=c++17", "-fsyntax-only", "-x",
-                               "c++-cpp-output", *CODE, *machine, "-"], input=plain_vectors(text),
-                              text=True, check=False)
-        if done.returncode:
-            sys.exit(done.returncode)
+    back = [compiler, *target, "-std=c++17", "-x", "c++-cpp-output", *CODE, *machine]
+    if words.strict:
+        run(*back, "-fsyntax-only", "-", input=plain_vectors(text))
     middle = out + ".ii"
     pathlib.Path(middle).write_text(text, encoding="utf-8")
-    made = out + ".o" if shared else out
-    done = subprocess.run([compiler, *target, "-std=c++17", "-c", "-x", "c++-cpp-output", *CODE,
-                           *machine, *HOOKS, middle, "-o", made], check=False)
-    if shared and done.returncode == 0:
-        done = subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-I" + headers, shared, made,
-                               "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES],
-                              check=False)
-    sys.exit(done.returncode)
+    made = out + ".o" if words.shared else out
+    run(*back, *HOOKS, "-c", middle, "-o", made)
+    if words.shared:
+        run(compiler, "-shared", "-fPIC", "-O1", "-I" + headers, str(HERE / words.shared), made,
+            "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES)
 
 
 def plain_vectors(text):
