@@ -268,8 +268,9 @@ static void release(Barrier &bar)
 /* Barrier 0 of a block and the one of a cluster count the threads that have not ended. */
 static bool all_came(const Barrier &bar, int live)
 {
-    return !bar.came.empty() && std::count_if(bar.came.begin(), bar.came.end(),
-                                              [](Fiber *f) { return !f->done; }) >= live;
+    return !bar.came.empty() && (int)bar.came.size() >= live &&
+           std::count_if(bar.came.begin(), bar.came.end(), [](Fiber *f) { return !f->done; }) >=
+               live;
 }
 
 static bool look_at_block(Block &b)
