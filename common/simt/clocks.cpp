@@ -78,11 +78,11 @@ void learn(Fiber *f, const ClockRef &what)
 }
 
 /* What a block's threads know, as knowledge for another block. */
-static void tell_others(Known &known, u32 block, const Clock &c)
+static std::shared_ptr<const Known> as_known(u32 block, Clock c)
 {
-    Clock alone = c;
-    alone.known = nullptr;
-    known[block] = std::make_shared<const Clock>(std::move(alone));
+    c.known = nullptr;
+    return std::make_shared<const Known>(
+        Known{{block, std::make_shared<const Clock>(std::move(c))}});
 }
 
 void gather(Gathering &g, const Fiber *f, const Block *of)
@@ -96,11 +96,10 @@ void gather(Gathering &g, const Fiber *f, const Block *of)
         g.last = f->base;
         into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
     } else {
-        auto told = std::make_shared<Known>();
         Clock now = *f->base;
         now.at[slot_of(f->tid)] = f->clock;
-        tell_others(*told, f->block->number, now);
-        into.known = join_known(join_known(into.known, f->base->known), told);
+        into.known = join_known(join_known(into.known, f->base->known),
+                                as_known(f->block->number, std::move(now)));
         const auto back = into.known->find(of->number);
         if (back != into.known->end())
             raise(into.at, back->second->at);
@@ -141,11 +140,9 @@ void publish(Fiber *f, uintptr_t address, bool is_rmw)
         return;
     std::shared_ptr<const Known> told = f->base->known;
     if (!f->base->fenced.empty()) {
-        auto own = std::make_shared<Known>();
         Clock fenced = new_clock();
         fenced.at = f->base->fenced;
-        tell_others(*own, f->block->number, fenced);
-        told = join_known(told, own);
+        told = join_known(told, as_known(f->block->number, std::move(fenced)));
     }
     auto &at = published[address];
     at = is_rmw ? join_known(at, told) : told;
@@ -161,11 +158,8 @@ void acquire(Fiber *f, uintptr_t address)
     Clock sum = *f->base;
     sum.known = join_known(sum.known, at->second);
     const auto own = at->second->find(f->block->number);
-    if (own != at->second->end()) {
-        const auto known = sum.known;
+    if (own != at->second->end())
         join(sum, *own->second);
-        sum.known = known;
-    }
     f->base = std::make_shared<const Clock>(std::move(sum));
 }
 

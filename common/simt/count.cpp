@@ -221,48 +221,44 @@ static void print_lines(FILE *to, const Kernel &k)
     static const std::map<char, const char *> names = {
         {'s', "shared"}, {'g', "global"}, {'t', "engine"}};
     std::map<std::string, Stat> lines;
-    for (const auto &a : k.at) {
-        const Stat &t = a.second;
-        Stat &line = lines[site(0, "%-46.46s %s %-5s %2d B", place(a.first).c_str(),
-                                names.at(t.space), t.write ? "write" : "read", t.size)
+    for (const auto &[pc, t] : k.at) {
+        Stat &line = lines[site(0, "%-46.46s %s %-5s %2d B", place(pc).c_str(), names.at(t.space),
+                                t.write ? "write" : "read", t.size)
                                .text];
         line.space = t.space;
         line.have += t.have, line.ideal += t.ideal;
     }
-    for (const auto &l : lines) {
-        const Stat &t = l.second;
-        fprintf(to, "  %s %9ld %s, ideal %ld (x %.2f)\n", l.first.c_str(), t.have,
+    for (const auto &[line, t] : lines)
+        fprintf(to, "  %s %9ld %s, ideal %ld (x %.2f)\n", line.c_str(), t.have,
                 t.space == 's' ? "wavefronts" : "sectors", t.ideal,
                 t.ideal ? (double)t.have / (double)t.ideal : 0.0);
-    }
 }
 
 /* Of all kernels, or of one. Of the copy engine as of global memory. */
 static long sum_of(long Stat::*number, bool shared, int write, const Kernel *only = nullptr)
 {
     long sum = 0;
-    for (const auto &k : kernels)
-        for (const auto &a : k.second.at)
-            if ((!only || only == &k.second) && (a.second.space == 's') == shared &&
-                (write < 0 || a.second.write == write))
-                sum += a.second.*number;
+    for (const auto &[id, k] : kernels)
+        for (const auto &[pc, s] : k.at)
+            if ((!only || only == &k) && (s.space == 's') == shared &&
+                (write < 0 || s.write == write))
+                sum += s.*number;
     return sum;
 }
 
 void print_counts(FILE *to)
 {
     std::vector<u32> pcs;
-    for (const auto &entry : kernels) {
-        pcs.push_back(entry.first.second);
-        for (const auto &a : entry.second.at)
+    for (const auto &[id, k] : kernels) {
+        pcs.push_back(id.second);
+        for (const auto &a : k.at)
             pcs.push_back(a.first);
     }
     symbolize(pcs);
-    for (const auto &entry : kernels) {
-        const Kernel &k = entry.second;
+    for (const auto &[id, k] : kernels) {
         fprintf(to, "count: kernel %s, %s: %ld launch%s, %ld blocks of %d threads\n",
-                entry.first.first.c_str(), place(entry.first.second).c_str(), k.launches,
-                k.launches == 1 ? "" : "es", k.blocks, k.threads);
+                id.first.c_str(), place(id.second).c_str(), k.launches, k.launches == 1 ? "" : "es",
+                k.blocks, k.threads);
         for (int w = 0; w < 2; w++)
             fprintf(to,
                     "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
@@ -292,7 +288,7 @@ void print_counts(FILE *to)
                     (double)k.flops / (double)bytes);
         if (!flags.lines.empty())
             print_lines(to, k);
-        print_shown(to, [&](u32 pc) { return k.at.count(pc) > 0; });
+        print_shown(to, [&at = k.at](u32 pc) { return at.count(pc) > 0; });
     }
 }
 } // namespace simt
@@ -336,12 +332,10 @@ extern "C" const char *simt_worst(const char *what)
     const Stat *most = nullptr;
     u32 pc = 0;
     for (const auto &k : kernels)
-        for (const auto &a : k.second.at) {
-            const Stat &s = a.second;
+        for (const auto &[at, s] : k.second.at)
             if ((s.space == 's') == shared && (shared || s.write == write) && s.lost > 0 &&
                 (!most || s.have - s.ideal > most->have - most->ideal))
-                most = &s, pc = a.first;
-        }
+                most = &s, pc = at;
     if (!most)
         return nullptr;
     const std::vector<Log> &l = most->worst;

@@ -39,21 +39,18 @@ void note_stages(const Block &b)
 /* A mistake in a ring of stages shows when a stage is used again. */
 void print_stages(FILE *to)
 {
-    for (const auto &s : stages)
-        if (s.first.second == 0)
-            fprintf(to, "simt: a thread of %s waited for up to %u groups of copies\n",
-                    s.first.first.c_str(), s.second.second);
     std::map<std::pair<std::string, std::string>, std::vector<u32>> uses;
-    for (const auto &s : stages)
-        if (s.first.second)
-            uses[{s.first.first, place(s.second.first)}].push_back(s.second.second);
-    for (const auto &u : uses) {
-        const auto less =
-            std::count_if(u.second.begin(), u.second.end(), [](u32 phases) { return phases < 3; });
-        fprintf(to,
-                "simt: %zu mbarriers of %s, made at %s: %zu used three times or more, %ld less\n",
-                u.second.size(), u.first.first.c_str(), u.first.second.c_str(),
-                u.second.size() - (size_t)less, (long)less);
+    for (const auto &[where, stage] : stages)
+        if (where.second == 0)
+            fprintf(to, "simt: a thread of %s waited for up to %u groups of copies\n",
+                    where.first.c_str(), stage.second);
+        else
+            uses[{where.first, place(stage.first)}].push_back(stage.second);
+    for (const auto &[where, all] : uses) {
+        const long less = std::count_if(all.begin(), all.end(), [](u32 n) { return n < 3; });
+        fprintf(
+            to, "simt: %zu mbarriers of %s, made at %s: %ld used three times or more, %ld less\n",
+            all.size(), where.first.c_str(), where.second.c_str(), (long)all.size() - less, less);
     }
 }
 
