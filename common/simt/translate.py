@@ -158,8 +158,9 @@ def expression(name, text, operands):
 
 def call_of(ptx, operands):
     """The C++ call of an instruction, or None. operands: the C++ expressions of %0, %1, ..."""
+    ptx = squeeze(ptx)
     for pattern, call in PATTERNS:
-        if m := pattern.fullmatch(squeeze(ptx)):
+        if m := pattern.fullmatch(ptx):
             try:
                 return "simt_ptx::" + call.format(**{
                     name: expression(name, text, operands) for name, text in m.groupdict().items()})
