@@ -59,8 +59,8 @@ void wake(Fiber *f)
     f->block->ready[f->warp] |= 1u << f->lane;
 }
 
-/* Inline, as rendezvous is where lanes shuffle: each return behind a change of fibers is one that the
- * processor guesses wrong. */
+/* Inline, as is rendezvous, where lanes shuffle: each return behind a change of fibers is one that
+ * the processor guesses wrong. */
 __attribute__((always_inline)) void wait_here(const char *what, u32 pc)
 {
     Fiber *f = me;

@@ -520,7 +520,7 @@ struct Site {
 Site site(u32 pc, const char *format, ...) SIMT_FORMAT(2);
 Site by(const Fiber *f, u32 pc, const char *format, ...) SIMT_FORMAT(3);
 Site by(const Access &a, const char *format, ...) SIMT_FORMAT(2);
-/* A finding is one for each pair of the first two lines. Of one line only: by whom, or as `site`. */
+/* A finding is one for each pair of the first two lines. Of one: by a thread, or as `site`. */
 void finding(Rule rule, const std::vector<Site> &sites);
 void finding(Rule rule, const Fiber *f, u32 pc, const char *format, ...) SIMT_FORMAT(4);
 void finding(Rule rule, u32 pc, const char *format, ...) SIMT_FORMAT(3);

@@ -69,7 +69,8 @@ TABLE = [
     (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS} "
      "[<to>],[<map>,{<at:>}],[<bar>];", "tma_load<{rank}>({to},{map},{bar},0,{at})"),
     (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS}.multicast::cluster "
-     "[<to>],[<map>,{<at:>}],[<bar>],<blocks>;", "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
+     "[<to>],[<map>,{<at:>}],[<bar>],<blocks>;",
+     "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
     ("cp.async.bulk.tensor.<rank=2|3|4|5>d.global.shared::cta.bulk_group [<map>,{<at:>}],[<from>];",
      "tma_store<{rank}>({from},{map},{at})"),
     (f"cp.async.bulk.shared::cluster.global{LANDS} [<to>],[<from>],<bytes>,[<bar>];",
