@@ -278,6 +278,19 @@ static __global__ void barrier_count(float *o)
         asm volatile("bar.sync 1, 32;" ::: "memory"); /* line B */
     o[threadIdx.x] = 1.0f;
 }
+/* Who has only arrived goes on: what it writes then is not ordered before who waits. */
+static __global__ void writes_behind_arrive(float *o)
+{
+    __shared__ float s[64];
+    s[threadIdx.x] = 1.0f;
+    if (threadIdx.x < 32) {
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+        s[threadIdx.x] = 2.0f; /* line A */
+    } else {
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        o[threadIdx.x] = s[threadIdx.x - 32]; /* line B */
+    }
+}
 static __global__ void named_barrier(float *o)
 {
     __shared__ float s[64];
@@ -600,6 +613,7 @@ static int run(const char *name)
     FAULT(deadlock, 1, 64>>>(o))                   /* deadlock: A B */
     FAULT(barrier_count, 1, 64>>>(o))              /* wrong count of a named barrier: A B */
     FAULT(named_barrier, 1, 64>>>(o))              /* none */
+    FAULT(writes_behind_arrive, 1, 64>>>(o))       /* race: written, then read: A B */
     FAULT(spins_forever, 1, 64>>>(o, lock))        /* no progress: A */
     FAULT(loops_forever, 1, 64>>>(o))              /* no progress: */
     FAULT(barriers_forever, 1, 64>>>(o))           /* no progress: */

@@ -39,6 +39,8 @@ REFUSED = [
     ("an unknown instruction", "vabsdiff.u32.u32.u32 %0, %1, %2, %3;", ""),
     ("a scope", "ld.acquire.sys.global.s32 %0, [%1];", ' : "=r"(v) : "l"(p)'),
     ("a predicate", "@p bar.sync 1, 128;", ""),
+    ("what is no operand", "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group "
+     "[%0, {%1, 1%2}], [%3];", ' ::"l"(map), "r"(x), "r"(y), "r"(from)'),
 ]
 TAKEN = [
     ("bar.sync 1, 128;", "", "named_barrier(1,128,true)"),
