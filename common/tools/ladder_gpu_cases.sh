@@ -32,7 +32,8 @@ TXT
                 '-H 1 --seq-q 33 --seq-kv 70 -d 128 --strides odd' \
                 '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal' \
                 '-H 2 --seq-q 130 --seq-kv 100 -d 59 --softcap 20' \
-                '-H 1 --seq-q 5 --seq-kv 1000 -d 80'
+                '-H 1 --seq-q 5 --seq-kv 1000 -d 80' \
+                '-B 11 -H 16 --kv-heads 8 --seq-q 8 --seq-kv 1500 -d 64'
         done
         ;;
     flash_backward) # the same, smaller: five products instead of two

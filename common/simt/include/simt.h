@@ -468,6 +468,16 @@ struct cudaLaunchConfig_t {
     cudaLaunchAttribute *attrs;
     unsigned numAttrs;
 };
+/* The model has four multiprocessors, and a block on each. */
+static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *,
+                                                         const cudaLaunchConfig_t *c)
+{
+    *n = 4;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            *n = 4 / (int)c->attrs[i].val.clusterDim.x;
+    return cudaSuccess;
+}
 template <class... P, class... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...),
                                              A &&...a)

@@ -15,7 +15,8 @@
  *     own: while one exponentiates, the other multiplies. They meet once, at the end.
  *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that
  *     run at the same time and reach each other's shared memory. The first merges what the others
- *     have put there, and no second kernel has to start. More parts are merged as there.
+ *     have put there, and no second kernel has to start. More parts are merged as there, and three
+ *     or four where clusters would need another round (clusters_are_late).
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two
  * take turns, so a tile is done each 520.
@@ -267,10 +268,30 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- host --------------------------------------------------------------------------------------*/
 
+/* The blocks of a cluster share a group of multiprocessors, and groups are of unequal size: 132
+ * multiprocessors hold 132 blocks at a time, and 66 clusters of two, but 39 of three and 30 of
+ * four. *late: clusters need more rounds than blocks would that merge through memory. */
+static AttnStatus clusters_are_late(const void *kernel, const cudaLaunchConfig_t *config, int count,
+                                    bool *late)
+{
+    int device = 0, processors = 0, together = 0;
+    const int blocks = (int)config->gridDim.x;
+    *late = false;
+    if (count < 3)
+        return ATTN_OK;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    CUDA_TRY(cudaOccupancyMaxActiveClusters(&together, kernel, config));
+    *late = together == 0 ||
+            (blocks / count + together - 1) / together > (blocks + processors - 1) / processors;
+    return ATTN_OK;
+}
+
 template <typename T, class C>
 static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
     FewMaps maps = {};
+    bool late = false;
     const int group = (int)(a->shape.H / a->shape.Hkv);
     AttnStatus status = make_head_map(&maps.Q, &a->Q, group, (int)a->shape.Nq);
     if (status == ATTN_OK)
@@ -294,6 +315,10 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     config.stream = (cudaStream_t)a->stream;
     config.attrs = &cluster;
     config.numAttrs = 1;
+    status = clusters_are_late((const void *)few_hopper_kernel<T, C>, &config,
+                               (int)cluster.val.clusterDim.x, &late);
+    if (status != ATTN_OK || late)
+        return late ? ATTN_SKIP : status;
     CUDA_TRY(cudaLaunchKernelEx(&config, few_hopper_kernel<T, C>, *a, maps, parts, band));
     return launch_is_done((cudaStream_t)a->stream, "the kernel of few queries") ? ATTN_OK
                                                                                 : ATTN_CUDA_ERROR;
@@ -307,7 +332,8 @@ template <typename T> static AttnStatus run_few(const AttnArgs *a, SplitStates p
 
 } // namespace few
 
-/* few_queries_takes has been asked. parts.O NULL: O and lse go to the tensors. */
+/* few_queries_takes has been asked. parts.O NULL: O and lse go to the tensors, unless clusters are
+ * late. */
 AttnStatus few_hopper_run(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
     if (!on_hopper() || a->shape.Nk == 0 || a->shape.d > 128 || a->softcap != 0.0f ||
