@@ -43,8 +43,9 @@ STAGES = [
 
 def ends(rows):
     """The first and the last rung. Stage 06's methods have no order: what a reader meets first and
-    the next one. A library is no rung."""
-    rungs = sorted((r for r in rows if r["variant"] != "library"),
+    the next one. A library is no rung, but in stage 05, where it is what skips tiles."""
+    rungs = sorted((r for r in rows
+                    if r["variant"] != "library" or r["stage"] == "sliding_window"),
                    key=lambda r: recorded.rung_order(r["variant"]))
     if rungs and rungs[0]["stage"] == "ring_burst":
         rungs = [r for name in ("ring-minimal", "ring") for r in rungs if r["variant"] == name]
