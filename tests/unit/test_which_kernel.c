@@ -188,6 +188,16 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks,
     return cudaSuccess;
 }
 
+/* Of an H200: clusters of one to four blocks that fill a multiprocessor each. */
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                           const cudaLaunchConfig_t *config)
+{
+    static const int most[] = {0, 132, 66, 39, 30};
+    (void)function;
+    *clusters = most[config->attrs[0].val.clusterDim.x];
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetLastError(void)
 {
     return cudaSuccess;
@@ -341,6 +351,13 @@ TEST(test_kernels_and_their_tiles)
     assert_int_equal(HAVE_CLUSTERS, !strstr(launched, "merge_splits_kernel"));
     assert_true(flash_tiles_library_cuda(&few).splits > 1);
     assert_true(flash_tiles_library_cuda(&few).splits <= 4);
+    few = case_of(4, 2000, 128, ATTN_BF16);
+    for (few.shape.B = 7; few.shape.B <= 8; few.shape.B++) { /* room for 28 clusters, not for 32 */
+        expect(forward(&few), FEW_ON_HOPPER);
+        assert_int_equal(HAVE_CLUSTERS && few.shape.B == 7,
+                         !strstr(launched, "merge_splits_kernel"));
+        assert_int_equal(4, flash_tiles_library_cuda(&few).splits);
+    }
     expect(forward(&some), FEW_ON_HOPPER); /* one part: too few keys for two */
     assert_null(strstr(launched, "merge_splits_kernel"));
     const FlashTiles tiles = flash_tiles_library_cuda(&some);
