@@ -7,7 +7,7 @@ values occurs together somewhere (d = 59 with bf16, an lower-right mask with Nq 
 all-pairs table needs some sixty cases for that. Six lists make the sweep:
 
     pairs    every valid pair of values of the options below, in ROUNDS different surroundings
-             (test_cases.py proves it from the printed lines)
+             (test_cases.py proves it from the printed lines, with tables of its own)
     grid     the full product of Nq, Nk and the masks at d = 32: tile edges, empty rows
     windows  the full product of masks, windows and the three relations of Nq to Nk: the visibility
              rule has three-way interactions that pairs cannot promise
@@ -90,7 +90,7 @@ def options_of(backward):
 def valid(case):
     """Which combinations the programs accept. All of them: a causal mask beside a window makes the
     window's right side 0, a full mask is ANDed with the window, and Nq > Nk leaves empty rows.
-    An option whose values exclude each other goes here, and test_cases.py has to know it."""
+    An option whose values exclude each other goes here, and into test_cases.py's own table."""
     heads, kv_heads = map(int, case["heads"].split("/"))
     return heads % kv_heads == 0
 
