@@ -15,7 +15,7 @@ four tables of pairs:
 A last group is for a GPU kernel that the sizes of these tables do not fill (NARROW).
 
 Several sequences need files of their lengths, which are written into a folder. That the tables hold
-all pairs is proved by test_window_cases.py, from the lines.
+all pairs is proved by test_window_cases.py, from the lines and with tables of its own.
 
 Interface:
 - sweep(folder, quick): {group: [line, ...]}, each with a seed of its own.
@@ -85,7 +85,7 @@ NARROW = (
     "--window 250,-1 --strides bshd --dtype bf16",
 )
 OPTIONS = ("--temperature", "--qk-norm", "--clip", "--dropout")  # of the library alone
-# and how often
+# The options of each table, and how many lists of all their pairs are made.
 TABLES = {"all": (ALL, 2), "full": (FULL, 1), "online": (ONLINE, 2), "stream": (STREAM, 3)}
 
 
