@@ -15,6 +15,9 @@ from tap import Tap  # noqa: E402
 
 def main():
     tap = Tap()
+    found = glossary.problems("### lane\n\nA.\n\n### Lane\n\nB.\n\n### arch\n\nC.\n\n### zone\n")
+    tap.ok(found == ["'lane' stands there twice", "'arch' comes behind 'Lane'",
+                     "'zone' has no explanation"], "what is wrong with a glossary is told", found)
     text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     tap.ok(not glossary.problems(text), "docs/glossary.md", "\n".join(glossary.problems(text)))
     tap.ok(set(glossary.terms(text)) <= docs_check.heading_anchors(text),
