@@ -21,7 +21,10 @@ WRONG = [*((part, "") for part in lessons.PARTS), (" minutes, ", "0 minutes, "),
          ("<details>", ""), ("Try it", "See"), ("**In short.**", "**In short.** " + "word " * 1200),
          ("**In short.**", "```c\n" + "x;\n" * 121 + "```\n\n**In short.**"),
          ("**In short.**", "| a |\n|---|\n" + "| b |\n" * 9 + "\n**In short.**"),
-         ("**In short.**", "The first version did. **In short.**"),
+         ("**In short.**", "**In short.** The first version did."),
+         ("**In short.**", "**In short.** Not yet recorded."), ("# 01.1 ", "# 01.2 "),
+         ("**Question.**", "**In short.** So.\n\n**Question.**"), ("\n3. You", "\nYou"),
+         (".svg)\n\n", ".svg)\n\nx\n"), ("</details>", ""),
          ("**Next:**", "**Next:** step 09.9z, ")]
 
 
