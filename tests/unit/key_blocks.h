@@ -227,7 +227,7 @@ static inline Case *unseen_case(int kind, AttnDtype dtype, int64_t d)
 /* --- states ------------------------------------------------------------------------------------*/
 
 /* Room for O_state [B][Nq][H][d]. */
-static float *state_new(const Case *c)
+static inline float *state_new(const Case *c)
 {
     const AttnShape *s = &c->args.shape;
     float *O_state = malloc(sizeof *O_state * (size_t)(s->B * s->Nq * s->H * s->d));
