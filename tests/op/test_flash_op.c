@@ -136,6 +136,25 @@ TEST(test_stride_zero)
         }
 }
 
+/* Lower-right with more queries than keys: the first rows see none. */
+TEST(test_empty_rows)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 50, 20, 24}, ATTN_F16, LAYOUT_ODD, 1);
+    const Plan p = {.ndim = 3,
+                    .threads = 1,
+                    .mask_type = FLASH_ATTENTION_MASK_CAUSAL_LOWER_RIGHT,
+                    .mask_stride = 20};
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    run_and_judge(c, &p, "empty rows");
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t i = 0; i < 30; i++) {
+            assert_true(c->lse[h * 50 + i] == -INFINITY);
+            for (int64_t x = 0; x < 24; x++)
+                assert_true(case_get(&c->args.O, 0, i, h, x) == 0.0f);
+        }
+    case_free(c);
+}
+
 /* NULL is 1/sqrt(d), to the bit. */
 TEST(test_default_scale)
 {
