@@ -202,6 +202,15 @@ def all_errors_of_the_seed(tap):
            f"{patches}\n{told}")
 
 
+def applier_refuses(tap):
+    for label, hunks in (("a missing line", [(["b", "x"], ["b"])]),
+                         ("two places", [(["a"], ["z"])]), ("an empty change", [(["b"], ["b"])])):
+        try:
+            tap.ok(False, f"the applier refuses {label}", apply_hunks("a\nb\na\n", hunks))
+        except Failure:
+            tap.ok(True, f"the applier refuses {label}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
@@ -219,6 +228,7 @@ def main():
     tiny = [args.program, "--device", args.device, "-N", "1", "-H", "1", "-d", "1", "--quiet"]
     if run(tiny).returncode == 77:
         return tap.skip_all(f"no {args.device} device here")
+    applier_refuses(tap)
     programs, others = set(), 0
     for path in args.patches or sorted(glob.glob(os.path.join(HERE, "*.patch"))):
         try:
