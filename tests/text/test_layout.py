@@ -48,7 +48,6 @@ READING = re.compile(r"(0\d_\w+|common/attention)/(\w+/)*(cpu|cuda|methods)/")
 MAX_PLAIN_ORACLE = 400
 # What each rule of a file must complain about: one that cannot is worth nothing.
 BAD = {"line_widths": "x" * 101, "spdx": "/* hello */\n", "leftovers": "/* TO" "DO: y */\n",
-       "function_lengths": "int f(int a)\n{\n" + "    a++;\n" * 80 + "}\n",
        "interface_list": "int f(void);\n", "banned_flags": "-ffast" "-math"}
 
 
@@ -195,6 +194,17 @@ def check_rules(tap):
     for rule, text in BAD.items():
         more = (".build",) if rule == "banned_flags" else ()
         tap.ok(globals()[rule](text, *more), f"{rule} can complain")
+    for head, limit in (("int f(int a)", 66), ("__global__ void k(int a)", 132),
+                        ("int main(void)", 99)):
+        found = [function_lengths(f"{head}\n{{\n" + "    a++;\n" * (limit - n) + "}\n")
+                 for n in (3, 2)]
+        tap.ok(not found[0] and found[1], f"{head}: {limit} lines and no more", found)
+    split = "x = y.split" "lines()\n"
+    tap.ok(unicode_lines(split, True) and not unicode_lines(split, False) and
+           unicode_lines("json: " + split, False), "unicode_lines can complain")
+    for said, linked in (("builds on: nothing", "naive_dep"), ("builds on: 01, 03", "naive_dep"),
+                         ("What?", "naive_dep")):
+        tap.ok(builds_on(said, linked, "tiled_softmax"), f"builds_on can complain: {said}")
     bodies = {"a": "struct Tile {\n    int a;\n};\n", "b": "struct Tile {\n    int b;\n};\n"}
     tap.ok(struct_bodies(bodies), "struct_bodies can complain")
 
