@@ -7,7 +7,10 @@
  * pretended (pretend_cuda/pretend_gpu.h): two uses of the same memory that nothing keeps in order
  * are a failure. Whole tasks: every method, problems of ring_method_case.h, forward and backward.
  * What kernels compute is not asked here (./ladder gpu check 06).
- * That the pretended GPU sees a missing order is what patches 757 to 764 of tests/wrong show.
+ *
+ * That the pretended GPU sees a missing order is what patches 757 to 764 of tests/wrong show; that
+ * it sees memory that is not given back or not the device's, and what the host finds done by
+ * chance, is the last test here.
  */
 #include "pretend_cuda/pretend_gpu.h"
 #include "ring_method_case.h"
@@ -105,4 +108,64 @@ TEST(test_other_ways)
                      &ring_backend_cuda, n + m);
         case_free(c);
     }
+}
+
+/* --- the pretended GPU ------------------------------------------------------------------------*/
+
+enum { BYTES = 64 };
+
+static cudaStream_t streams[2];
+static cudaEvent_t event;
+static char *memory;
+
+static void begin(int seed)
+{
+    pretend_gpu_begin((uint64_t)seed);
+    for (int s = 0; s < 2; s++)
+        (void)cudaStreamCreateWithPriority(&streams[s], cudaStreamNonBlocking, 0);
+    (void)cudaEventCreate(&event);
+    (void)cudaMalloc((void **)&memory, BYTES);
+}
+
+static void writes(int stream, char *first) /* 16 bytes */
+{
+    PretendWork work = {.name = "work"};
+    pretend_uses(&work, first, 16, PRETEND_WRITES);
+    pretend_ask(&work, streams[stream]);
+}
+
+/* One problem, in these words. */
+static void assert_end(int frees, const char *wanted)
+{
+    char words[256];
+    for (int s = 0; s < 2; s++) {
+        while (cudaStreamQuery(streams[s]) == cudaErrorNotReady)
+            continue;
+        (void)cudaStreamDestroy(streams[s]);
+    }
+    if (frees)
+        (void)cudaFree(memory);
+    (void)cudaEventDestroy(event);
+    assert_int_equal(1, pretend_gpu_end(words));
+    assert_non_null(strstr(words, wanted));
+}
+
+TEST(test_memory_and_events)
+{
+    begin(1);
+    writes(0, memory);
+    (void)cudaFree(memory);
+    assert_end(0, "still writes");
+    begin(0);
+    assert_end(0, "64 bytes were not freed");
+    begin(0);
+    writes(0, memory + BYTES - 8);
+    assert_end(1, "memory that is not the device's");
+    begin(1); /* the event is not there yet, so the host has not seen the first */
+    writes(0, memory);
+    (void)cudaEventRecord(event, streams[0]);
+    assert_int_equal(cudaErrorNotReady, cudaEventQuery(event));
+    writes(1, memory);
+    assert_int_equal(cudaSuccess, cudaEventSynchronize(event));
+    assert_end(1, "neither waits for the other");
 }
