@@ -8,9 +8,9 @@
  * are a failure. Whole tasks: every method, problems of ring_method_case.h, forward and backward.
  * What kernels compute is not asked here (./ladder gpu check 06).
  *
- * That the pretended GPU sees a missing order is what patches 757 to 764 of tests/wrong show; that
- * it sees memory that is not given back or not the device's, and what the host finds done by
- * chance, is the last test here.
+ * And the pretended GPU itself: two uses are a problem exactly if one of them forbids the other and
+ * no event keeps them in order; so are memory that is not given back or not the device's, and what
+ * the host finds done by chance. (Patches 757 to 764 of tests/wrong are orders that are missing.)
  */
 #include "pretend_cuda/pretend_gpu.h"
 #include "ring_method_case.h"
@@ -112,33 +112,33 @@ TEST(test_other_ways)
 
 /* --- the pretended GPU ------------------------------------------------------------------------*/
 
-enum { BYTES = 64 };
+enum { STREAMS = 3, BYTES = 64 };
 
-static cudaStream_t streams[2];
+static cudaStream_t streams[STREAMS];
 static cudaEvent_t event;
 static char *memory;
 
 static void begin(int seed)
 {
     pretend_gpu_begin((uint64_t)seed);
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < STREAMS; s++)
         (void)cudaStreamCreateWithPriority(&streams[s], cudaStreamNonBlocking, 0);
     (void)cudaEventCreate(&event);
     (void)cudaMalloc((void **)&memory, BYTES);
 }
 
-static void writes(int stream, char *first) /* 16 bytes */
+static void ask(int stream, char *first, PretendUse how) /* for 16 bytes */
 {
     PretendWork work = {.name = "work"};
-    pretend_uses(&work, first, 16, PRETEND_WRITES);
+    pretend_uses(&work, first, 16, how);
     pretend_ask(&work, streams[stream]);
 }
 
-/* One problem, in these words. */
-static void assert_end(int frees, const char *wanted)
+/* So many problems, the first in these words. */
+static void assert_end(int problems, int frees, const char *wanted)
 {
     char words[256];
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < STREAMS; s++) {
         while (cudaStreamQuery(streams[s]) == cudaErrorNotReady)
             continue;
         (void)cudaStreamDestroy(streams[s]);
@@ -146,26 +146,50 @@ static void assert_end(int frees, const char *wanted)
     if (frees)
         (void)cudaFree(memory);
     (void)cudaEventDestroy(event);
-    assert_int_equal(1, pretend_gpu_end(words));
+    assert_int_equal(problems, pretend_gpu_end(words));
     assert_non_null(strstr(words, wanted));
+}
+
+TEST(test_what_is_a_problem)
+{
+    for (int how = 0; how < 9; how++)
+        for (int waits = 0; waits < 2; waits++)
+            for (int apart = 0; apart < 2; apart++) {
+                const PretendUse a = (PretendUse)(how / 3), b = (PretendUse)(how % 3);
+                const int harmless = waits || apart || (a == b && a != PRETEND_WRITES);
+                begin(how);
+                ask(0, memory, a);
+                (void)cudaEventRecord(event, streams[0]);
+                if (waits)
+                    (void)cudaStreamWaitEvent(streams[1], event, 0);
+                ask(1, memory + (apart ? 16 : 12), b);
+                assert_end(!harmless, 1, harmless ? "" : "neither waits for the other");
+            }
+    begin(0); /* of the first use only a part is covered by the second: the third meets both */
+    ask(0, memory, PRETEND_READS);
+    (void)cudaEventRecord(event, streams[0]);
+    (void)cudaStreamWaitEvent(streams[1], event, 0);
+    ask(1, memory + 8, PRETEND_WRITES);
+    ask(2, memory, PRETEND_WRITES);
+    assert_end(2, 1, "work in stream 2 writes");
 }
 
 TEST(test_memory_and_events)
 {
     begin(1);
-    writes(0, memory);
+    ask(0, memory, PRETEND_WRITES);
     (void)cudaFree(memory);
-    assert_end(0, "still writes");
+    assert_end(1, 0, "still writes");
     begin(0);
-    assert_end(0, "64 bytes were not freed");
+    assert_end(1, 0, "64 bytes were not freed");
     begin(0);
-    writes(0, memory + BYTES - 8);
-    assert_end(1, "memory that is not the device's");
+    ask(0, memory + BYTES - 8, PRETEND_WRITES);
+    assert_end(1, 1, "memory that is not the device's");
     begin(1); /* the event is not there yet, so the host has not seen the first */
-    writes(0, memory);
+    ask(0, memory, PRETEND_WRITES);
     (void)cudaEventRecord(event, streams[0]);
     assert_int_equal(cudaErrorNotReady, cudaEventQuery(event));
-    writes(1, memory);
+    ask(1, memory, PRETEND_WRITES);
     assert_int_equal(cudaSuccess, cudaEventSynchronize(event));
-    assert_end(1, "neither waits for the other");
+    assert_end(1, 1, "neither waits for the other");
 }
