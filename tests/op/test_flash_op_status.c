@@ -5,7 +5,7 @@
  * Each call in here is recorded; a status that is not in its function's list fails at once, and the
  * last test asks whether every listed one was seen. The lists are read from the header itself:
  * "Statuses: A, B." in front of each prototype. The GPU is pretended, so that all of it fails on
- * demand. (Integers at their ends: test_op_ends.c.)
+ * demand.
  */
 #include <math.h>
 
@@ -154,6 +154,11 @@ TEST(test_handle)
     FlashAttentionHandle *cpu = handle_of(FLASH_ATTENTION_CPU), *gpu, *none;
     EXPECT(SUCCESS, create_handle, &gpu, FLASH_ATTENTION_CUDA, 0);
     EXPECT(NULL_POINTER, create_handle, NULL, FLASH_ATTENTION_CPU, 0);
+    EXPECT(DEVICE_TYPE_NOT_SUPPORTED, create_handle, &none, (FlashAttentionDevice)2, 0);
+    assert_null(none);
+    EXPECT(DEVICE_NOT_FOUND, create_handle, &none, FLASH_ATTENTION_CPU, 1);
+    EXPECT(DEVICE_NOT_FOUND, create_handle, &none, FLASH_ATTENTION_CUDA, 1);
+    EXPECT(DEVICE_NOT_FOUND, create_handle, &none, FLASH_ATTENTION_CUDA, -1);
     pretend.count = 0;
     EXPECT(DEVICE_NOT_FOUND, create_handle, &none, FLASH_ATTENTION_CUDA, 0);
     pretend.count = -1;
@@ -168,6 +173,7 @@ TEST(test_handle)
 
     EXPECT(SUCCESS, set_threads, cpu, 1024);
     EXPECT(BAD_PARAM, set_threads, cpu, 0);
+    EXPECT(BAD_PARAM, set_threads, cpu, 1025);
     EXPECT(NULL_POINTER, set_threads, NULL, 1);
     EXPECT(DEVICE_TYPE_NOT_SUPPORTED, set_threads, gpu, 1);
     EXPECT(SUCCESS, destroy_handle, cpu);
@@ -177,19 +183,29 @@ TEST(test_handle)
 
 TEST(test_describe)
 {
-    const int64_t shape[] = {2, 3, 4, 5}, huge[] = {INT64_C(1) << 33, 1, 1, INT64_C(1) << 33};
+    const int64_t shape[] = {2, 3, 4, 5}, zero[] = {2, 0, 4, 5}, negative[] = {2, -3, 4, 5};
+    const int64_t huge[] = {INT64_C(1) << 33, 1, 1, INT64_C(1) << 33}, edge[] = {INT64_C(1) << 44};
     const int64_t far[] = {INT64_MAX, 1, 1, 1}, least[] = {INT64_MIN, 1, 1, 1};
-    const int64_t both[] = {INT64_C(1) << 60, 1, -1, 1};
+    const int64_t both[] = {INT64_C(1) << 60, 1, -1, 1}, past[] = {edge[0] + 1};
     const int64_t one[] = {1, 1, 1, 1}, back[] = {-60, 20, -5, 1};
     FlashAttentionTensor t = {.ndim = 77}, contiguous;
     EXPECT(NULL_POINTER, describe, NULL, FLASH_ATTENTION_F32, 4, shape, NULL);
     EXPECT(NULL_POINTER, describe, &t, FLASH_ATTENTION_F32, 4, NULL, NULL);
     EXPECT(BAD_TENSOR_DTYPE, describe, &t, (FlashAttentionDtype)5, 4, shape, NULL);
+    EXPECT(BAD_TENSOR_DTYPE, describe, &t, (FlashAttentionDtype)-1, 4, shape, NULL);
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, 0, shape, NULL);
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, 5, shape, NULL);
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, -1, shape, NULL);
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, 4, zero, NULL);
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, 4, negative, NULL);
     EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_F32, 4, huge, NULL); /* 2^66 = 4 */
+    EXPECT(BAD_TENSOR_SHAPE, describe, &t, FLASH_ATTENTION_U8, 1, past, NULL);
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, far);
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, least);
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, both);
-    assert_int_equal(77, t.ndim);                                    /* failures leave it alone */
+    EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_U8, 4, shape, least);
+    assert_int_equal(77, t.ndim); /* failures leave it alone */
+    EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_U8, 1, edge, NULL);
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, one, far); /* stride of size 1 */
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, one, least);
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, shape, back);
@@ -219,6 +235,11 @@ TEST(test_create_pointers_and_parameters)
     EXPECT(SUCCESS, create, handle, &op, t[0], t[1], t[2], t[3], NULL,
            FLASH_ATTENTION_MASK_CAUSAL_UPPER_LEFT, NULL);
     EXPECT(SUCCESS, destroy, op);
+    c.mask_type = (FlashAttentionMask)4;
+    expect_create(FLASH_ATTENTION_BAD_PARAM, &c);
+    c.mask_type = (FlashAttentionMask)-1;
+    expect_create(FLASH_ATTENTION_BAD_PARAM, &c);
+    c = right_call(handle);
     c.scale = NAN;
     expect_create(FLASH_ATTENTION_BAD_PARAM, &c);
     c.scale = -INFINITY;
@@ -419,6 +440,8 @@ TEST(test_status_strings)
         for (int m = 0; m < n; m++)
             assert_string_not_equal(text, flash_attention_status_string((FlashAttentionStatus)m));
     }
+    assert_string_equal("unknown status", flash_attention_status_string((FlashAttentionStatus)-1));
+    assert_string_equal("unknown status", flash_attention_status_string((FlashAttentionStatus)14));
 }
 
 /* Runs last. */

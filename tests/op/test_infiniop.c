@@ -130,13 +130,25 @@ TEST(test_numbers)
 
 TEST(test_statuses_of_descriptors)
 {
-    const size_t shape[] = {2, 3};
+    const size_t shape[] = {2, 3, 4, 5, 6}, past[] = {SIZE_MAX, 1}, none[] = {2, 0};
+    const ptrdiff_t far[] = {PTRDIFF_MAX, 1};
     infiniopTensorDescriptor_t desc;
+    infiniopHandle_t handle;
     EXPECT(NULL_POINTER, infiniopCreateTensorDescriptor(NULL, 2, shape, NULL, INFINI_DTYPE_F32));
     EXPECT(NULL_POINTER, infiniopCreateTensorDescriptor(&desc, 2, NULL, NULL, INFINI_DTYPE_F32));
+    EXPECT(BAD_TENSOR_DTYPE,
+           infiniopCreateTensorDescriptor(&desc, 2, shape, NULL, (infiniDtype_t)14));
+    EXPECT(BAD_TENSOR_SHAPE,
+           infiniopCreateTensorDescriptor(&desc, 5, shape, NULL, INFINI_DTYPE_U8));
+    EXPECT(BAD_TENSOR_SHAPE, infiniopCreateTensorDescriptor(&desc, 2, past, NULL, INFINI_DTYPE_U8));
+    EXPECT(BAD_TENSOR_SHAPE, infiniopCreateTensorDescriptor(&desc, 2, none, NULL, INFINI_DTYPE_U8));
+    EXPECT(BAD_TENSOR_STRIDES,
+           infiniopCreateTensorDescriptor(&desc, 2, shape, far, INFINI_DTYPE_F16));
     assert_null(desc);
     EXPECT(SUCCESS, infiniopDestroyTensorDescriptor(NULL));
     EXPECT(NULL_POINTER, infiniopCreateHandle(NULL, INFINI_DEVICE_CPU, 0));
+    EXPECT(DEVICE_TYPE_NOT_SUPPORTED, infiniopCreateHandle(&handle, (infiniDevice_t)3, 0));
+    EXPECT(DEVICE_NOT_FOUND, infiniopCreateHandle(&handle, INFINI_DEVICE_CPU, 5));
 }
 
 TEST(test_statuses_of_the_operator)
