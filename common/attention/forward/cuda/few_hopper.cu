@@ -269,8 +269,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* --- host --------------------------------------------------------------------------------------*/
 
 /* The blocks of a cluster share a group of multiprocessors, and groups are of unequal size: 132
- * multiprocessors hold 132 blocks at a time, and 66 clusters of two, but 39 of three and 30 of
- * four. *late: clusters need more rounds than blocks would that merge through memory. */
+ * multiprocessors hold 132 single blocks at a time, or 66 clusters of two, but only 39 of three or
+ * 30 of four. *late: as clusters these blocks need more rounds than as single blocks. */
 static AttnStatus clusters_are_late(const void *kernel, const cudaLaunchConfig_t *config, int count,
                                     bool *late)
 {
