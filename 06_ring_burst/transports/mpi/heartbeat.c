@@ -337,8 +337,8 @@ static void be_first(First *first, int rank, int64_t ns)
 /* In the order of how sure it is: a rank that noted its own crash; one that was told to end by
  * somebody else than mpirun; one that vanished although nobody had told it to; the first that was
  * told to. Nobody can note when it vanishes, so of several it is the one whose last sign of life
- * is the oldest. (Several: a busy machine may give a rank no time to note that mpirun told it to end
- * before it is killed. So who vanished is asked late.) */
+ * is the oldest. (Several: a busy machine may give a rank no time to note that mpirun told it to
+ * end before it is killed. So who vanished is asked late.) */
 void heart_explain(const HeartBoard *board, char *text, size_t room)
 {
     First outside = {-1, 0}, vanished = {-1, 0}, told = {-1, 0};
