@@ -21,7 +21,7 @@
 using namespace hopper_backward;
 
 template <int D> struct TileOf {
-    typedef Ordered<WgmmaKeys<D>> C;
+    typedef Ordered<StayingKeys<D>> C;
 };
 template <> struct TileOf<256> {
     typedef Ordered<PairKeys> C;
@@ -135,11 +135,12 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     const cudaStream_t stream = (cudaStream_t)a->stream;
     const bool ordered = flash_backward_deterministic(), left = a->rule.left >= 0;
     const bool right = a->rule.right >= 0;
+    int device = 0, places = 0;
     const int blocks = divide_up((int)a->shape.Nk, C::WALK_KEYS) * C::BLOCKS;
     const int64_t rows = rows_of_pass(&a->shape);
     const KeysKernel kernel = kernel_for<T, D>(ordered);
     PanelMaps maps;
-    AttnStatus status = make_maps(&maps, a, D, work.sums.dK != NULL);
+    AttnStatus status = make_maps<C>(&maps, a, work.sums.dK != NULL);
     if (status == ATTN_OK)
         status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
@@ -147,14 +148,23 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     if (ordered && !(parts & GRADIENTS_BEGIN))
         CUDA_TRY(cudaMemsetAsync(pass.dQ_sum + rows * D, 0, (size_t)order_ints(rows) * sizeof(int),
                                  stream));
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device));
+    if (ordered || parts == GRADIENTS_ALL)
+        work.tickets = (int *)(pass.dQ_sum + rows * D) + rows / 64 * OWNERS;
     work.section = heads_of_section(a, ordered, blocks);
+    work.of_head = blocks / C::BLOCKS;
+    work.of_section = work.of_head * work.section;
     work.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = C::BLOCKS;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(a->shape.B * a->shape.Hkv * blocks));
+    const int64_t all = a->shape.B * a->shape.Hkv * blocks;
+    work.count = (int)all;
+    work.group = (int)(a->shape.H / a->shape.Hkv);
+    config.gridDim = dim3((unsigned)(work.tickets && D < 256 && all > places ? places : all));
     config.blockDim = dim3(128 + CONSUMER_THREADS);
     config.dynamicSmemBytes = C::ALL;
     config.stream = stream;

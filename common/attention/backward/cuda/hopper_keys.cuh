@@ -4,13 +4,26 @@
  * asked: positions that grow (row_rule.cuh), head dimensions below that of the tile, dK and dV as
  * sums in float32, a fixed order of sums (ordered_dq.cuh).
  *
+ * Blocks stay, as those of stage 03's v14: while the warpgroups end with one block of keys, K and V
+ * of the next one come to a second place, with its first tiles of queries. So nothing waits for
+ * memory between two blocks, and the second warpgroup may still be busy with the first when the
+ * first has begun the second. dK and dV leave from registers: nobody has to meet for that.
+ *
+ * Who gets which keys: blocks take tickets, so that none waits for a plan. Where several launches
+ * may add to one dQ at a time (a ring's two streams), there are no tickets, and a block has one turn.
+ *
+ * Two threads load. A tile has one stage to spare, so whatever a thread does between the moment
+ * when a stage is free and the order to fill it is lost: with one thread and copies of 64 rows,
+ * d = 64 was 8 % slower.
+ *
  * Head dimensions. The copy engine fills channels from d on with zeros, and leaves them out on the
  * way back, 16 bytes at a time: d is a multiple of 8. For that a map has the channels of a head as
  * one dimension, and a box takes one copy for each 64 of them.
  *
  * Interface:
  * - KeysWork: what a launch works on. make_maps (host). readable (host): by the copy engine.
- * - load_Q, load_dO: orders to the copy engine. add_keys: dK and dV to the sums.
+ * - StayingKeys: the tile. KeyTask: what a turn works on. load_Q, load_dO: orders to the copy engine.
+ * - add_keys: dK and dV to the sums. store_keys: to their tensors.
  * - keys_kernel: d up to 64 and 128.
  */
 #ifndef FLASH_BACKWARD_HOPPER_KEYS_CUH
@@ -26,10 +39,14 @@ namespace hopper_backward
 
 struct KeysWork {
     RowRule rule;
-    FlashSums sums; /* dK NULL: into the tensors */
-    bool fresh;     /* the sums have nothing yet and are not read */
-    int section;    /* of keys_in_sections */
-    bool back;
+    FlashSums sums;          /* dK NULL: into the tensors */
+    bool fresh;              /* the sums have nothing yet and are not read */
+    int group;               /* query heads of a kv head */
+    int section;             /* heads whose tiles of keys are taken in turn */
+    int of_head, of_section; /* tiles of keys */
+    bool back;               /* from the last keys to the first */
+    int count;               /* blocks of keys in all */
+    int *tickets;            /* how many have been taken; NULL: a block has the one of its number */
 };
 
 /* KeyMaps, of boxes that take so many copies: one, or one for each panel. */
@@ -47,6 +64,14 @@ struct BoxMaps {
     BoxMap Q, K, V, dO, dK, dV;
 };
 
+/* K and V have two places, one for each second turn, and each place its task. */
+template <int D> struct StayingKeys : WgmmaKeys<D> {
+    typedef WgmmaKeys<D> TILE;
+    static const int OTHER_K = (TILE::ALL + 1023) / 1024 * 1024;
+    static const int KEYS_FULL = OTHER_K + 4 * TILE::BOX, KEYS_FREE = KEYS_FULL + 8 * 2;
+    static const int TASK = KEYS_FREE + 8 * 2, ALL = TASK + 2 * 64; /* KeyTask */
+};
+
 /* Steps are multiples of 16 bytes. Nobody steps in a dimension of size 1. */
 static bool readable(const Tensor *t)
 {
@@ -58,9 +83,9 @@ static bool readable(const Tensor *t)
     return (uintptr_t)t->data % 16 == 0;
 }
 
-/* Boxes of 64 rows. whole: all panels, as in make_tile_map; else [channels], row, 1, head, batch,
- * and a box for each panel. */
-static AttnStatus make_map(CUtensorMap *map, Tensor t, bool whole)
+/* Boxes of so many rows. whole: all panels, as in make_tile_map; else [channels], row, 1, head,
+ * batch, and a box for each panel. */
+static AttnStatus make_map(CUtensorMap *map, Tensor t, int rows, bool whole)
 {
     for (int n = 0; n < 3; n++)
         if (t.shape[n] == 1)
@@ -71,40 +96,41 @@ static AttnStatus make_map(CUtensorMap *map, Tensor t, bool whole)
                                  (cuuint64_t)t.shape[0]};
     const cuuint64_t bytes[4] = {(cuuint64_t)t.stride[1] * 2, (cuuint64_t)(whole ? PANEL * 2 : 16),
                                  (cuuint64_t)t.stride[2] * 2, (cuuint64_t)t.stride[0] * 2};
-    const cuuint32_t box[5] = {PANEL, 64, (cuuint32_t)panels, 1, 1};
+    const cuuint32_t box[5] = {PANEL, (cuuint32_t)rows, (cuuint32_t)panels, 1, 1};
     const CUtensorMapDataType type =
         t.dtype == ATTN_BF16 ? MAP_TYPE<__nv_bfloat16> : MAP_TYPE<__half>;
     return encode_map(map, type, 5, t.data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
-/* At d = 256 two blocks share Q and dO, by panels. */
-static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums)
+/* C: the tile. At d = 256 two blocks share Q and dO, by panels, and the engine stores dK and dV. */
+template <class C> static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, bool sums)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
     AttnStatus status = ATTN_OK;
-    maps->copies = a->shape.d == D ? 1 : D / PANEL;
-    for (int t = 0; t < (sums ? 4 : 6) && status == ATTN_OK; t++) {
-        const bool halved = D == 256 && (tensors[t] == &a->Q || tensors[t] == &a->dO);
-        status = make_map(map[t], *tensors[t], a->shape.d == D && !halved);
+    maps->copies = a->shape.d == C::D ? 1 : C::D / PANEL;
+    for (int t = 0; t < (sums || C::D < 256 ? 4 : 6) && status == ATTN_OK; t++) {
+        const bool queries = tensors[t] == &a->Q || tensors[t] == &a->dO;
+        status = make_map(map[t], *tensors[t], queries ? C::Br : 64,
+                          a->shape.d == C::D && !(queries && C::D == 256));
     }
     return status;
 }
 
-/* Block `index` where the tiles of keys of `section` heads are taken in turn, with those of a head
- * from first to last, or back. */
+/* Block `index` where the tiles of keys of a section of heads are taken in turn, with those of a
+ * head from first to last, or back. */
 static __device__ __forceinline__ KeyBlock keys_in_sections(const AttnArgs &a, int Bc, int index,
-                                                            int section, bool back)
+                                                            const KeysWork &work)
 {
-    const int tiles = divide_up((int)a.shape.Nk, Bc), Hkv = (int)a.shape.Hkv;
-    const int first = index / (tiles * section) * section, rest = index - first * tiles;
-    const int here = min(section, (int)a.shape.B * Hkv - first);
+    const int Hkv = (int)a.shape.Hkv, first = index / work.of_section * work.section;
+    const int rest = index % work.of_section;
+    const int here = min(work.section, (int)a.shape.B * Hkv - first);
     const int head = first + rest % here, j = rest / here;
     KeyBlock block;
     block.b = head / Hkv;
     block.h_kv = head % Hkv;
-    block.j0 = (back ? tiles - 1 - j : j) * Bc;
-    block.group = (int)a.shape.H / Hkv;
+    block.j0 = (work.back ? work.of_head - 1 - j : j) * Bc;
+    block.group = work.group;
     return block;
 }
 
@@ -136,15 +162,17 @@ static __device__ __forceinline__ BoxMaps boxes_of(const PanelMaps &maps)
             {&maps.dO, copies}, {&maps.dK, copies}, {&maps.dV, copies}};
 }
 
-/* 64 rows of a head. */
+/* ROWS rows of a head. */
+template <int ROWS>
 static __device__ __forceinline__ void load_box(uint32_t to, const BoxMap *box, int b, int h, int n,
                                                 uint32_t barrier)
 {
     if (box->copies == 1)
         load_tile(to, box->map, b, h, n, barrier);
     else
+#pragma unroll 1
         for (int panel = 0; panel < box->copies; panel++)
-            load_panel(to + panel * 64 * PANEL * 2, box->map, panel, b, h, n, barrier);
+            load_panel(to + panel * ROWS * PANEL * 2, box->map, panel, b, h, n, barrier);
 }
 
 static __device__ __forceinline__ void store_box(uint32_t from, const BoxMap *box, int b, int h,
@@ -157,65 +185,159 @@ static __device__ __forceinline__ void store_box(uint32_t from, const BoxMap *bo
             store_panel(from + panel * 64 * PANEL * 2, box->map, panel, b, h, n);
 }
 
+/* Where K of a turn stands, with V behind it. */
+template <class C> static __device__ __forceinline__ int place_of_K(int turn)
+{
+    return turn % 2 ? C::OTHER_K : C::K;
+}
+
 /* K and V: 64 keys of each consumer. */
 template <class C>
 static __device__ __forceinline__ void load_keys(const BoxMaps &maps, const KeyBlock &block,
-                                                 uint32_t smem)
+                                                 uint32_t K, uint32_t barrier)
 {
-    barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
+#pragma unroll 1
     for (int half = 0; half < 2; half++) {
-        load_box(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
-                 smem + C::KV_FULL);
-        load_box(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
-                 smem + C::KV_FULL);
+        load_box<64>(K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
+                     barrier);
+        load_box<64>(K + C::V - C::K + half * C::BOX, &maps.V, block.b, block.h_kv,
+                     block.j0 + half * 64, barrier);
     }
 }
 
 /* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
  * its first half twice: queries past the end are hidden. */
 template <class C>
-static __device__ __forceinline__ void load_Q(const BoxMaps &maps, const KeyBlock &block,
-                                              const KeyWalk &walk, const float2 *stats, int Nq,
-                                              uint32_t smem, int stage)
+static __device__ __forceinline__ void load_Q(const BoxMaps &maps, int b, const KeyWalk &walk,
+                                              const float2 *stats, int Nq, uint32_t smem, int stage)
 {
     const uint32_t barrier = smem + C::Q_FULL + 8 * stage;
+    const uint32_t to_stats = smem + C::STATS + stage * C::STATS_BYTES;
     barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
-    for (int n = 0; n < C::Br; n += 64) {
-        const int i = walk.i0 + n;
-        load_box(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h, i,
-                 barrier);
-        load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
-                   64 * 8, barrier);
+    load_box<C::Br>(smem + C::Q + stage * C::ROWS_BYTES, &maps.Q, b, walk.h, walk.i0, barrier);
+    if (C::Br == 64 || walk.i0 + 64 < Nq) {
+        load_bytes(to_stats, stats + walk.i0, C::STATS_BYTES, barrier);
+    } else {
+        load_bytes(to_stats, stats + walk.i0, 64 * 8, barrier);
+        load_bytes(to_stats + 64 * 8, stats + walk.i0, 64 * 8, barrier);
     }
 }
 
 template <class C>
-static __device__ __forceinline__ void load_dO(const BoxMaps &maps, const KeyBlock &block,
-                                               const KeyWalk &walk, uint32_t smem, int stage)
+static __device__ __forceinline__ void load_dO(const BoxMaps &maps, int b, const KeyWalk &walk,
+                                               uint32_t smem, int stage)
 {
     const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
     barrier_expect(barrier, C::ROWS_BYTES);
-    for (int n = 0; n < C::Br; n += 64)
-        load_box(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
-                 walk.i0 + n, barrier);
+    load_box<C::Br>(smem + C::dO + stage * C::ROWS_BYTES, &maps.dO, b, walk.h, walk.i0, barrier);
 }
 
-/* By the producer: all tiles, each as soon as its stage is free. */
+/* What a turn works on, in shared memory: one thread works it out for all. */
+struct KeyTask {
+    KeyBlock block;
+    KeyWalk walk;
+    RowRange seen, full; /* of RowSight */
+    RowRange before;     /* ORDERED: of rows_before */
+    int exists;          /* 0: there are no more turns */
+};
+static_assert(sizeof(KeyTask) <= 64, "a task fits its place");
+
+/* By all others: the task of this turn, once its keys are there. */
 template <class C>
-static __device__ __forceinline__ void produce(const BoxMaps &maps, const KeyBlock &block,
-                                               const Pass &pass, int H, int Nq, KeyWalk walk,
-                                               uint32_t smem)
+static __device__ __forceinline__ const KeyTask *task_of_turn(const unsigned char *smem_bytes,
+                                                              int turn)
 {
-    load_keys<C>(maps, block, smem);
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    barrier_wait(smem + C::KEYS_FULL + 8 * (turn % 2), turn / 2 % 2, WAIT_K);
+    return (const KeyTask *)(smem_bytes + C::TASK) + turn % 2;
+}
+
+static __device__ __forceinline__ RowSight sight_of_task(const KeyTask &task, const RowRule &rule,
+                                                         int Nk)
+{
+    return {&rule.turned,  Nk,       task.block.j0, rule.first_row, rule.end_row, task.full.begin,
+            task.full.end, task.seen};
+}
+
+/* By one thread: the keys of one turn after another, and dO of its tiles, all as soon as their place
+ * is free. The next ticket is taken when all of a turn has been asked for: earlier would leave other
+ * blocks waiting for keys that nobody works on. */
+template <class C, bool ORDERED>
+static __device__ __forceinline__ void produce_keys(const BoxMaps &maps, const AttnArgs &a,
+                                                    const KeysWork &work, unsigned char *smem_bytes)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    int index = work.tickets ? atomicAdd(work.tickets, 1) : blockIdx.x, tile = 0;
 #pragma unroll 1
-    for (int tile = 0; tile < walk.count; tile++) {
-        const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
-        barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
-        load_Q<C>(maps, block, walk, stats_of_head(pass, block.b * H + walk.h, Nq), Nq, smem,
-                  stage);
-        barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
-        load_dO<C>(maps, block, walk, smem, stage);
-        next_tile<C>(walk);
+    for (int turn = 0;; turn++) {
+        const uint32_t full = smem + C::KEYS_FULL + 8 * (turn % 2);
+        barrier_wait(smem + C::KEYS_FREE + 8 * (turn % 2), turn / 2 % 2 ^ 1, WAIT_FREE_K);
+        KeyTask *const task = (KeyTask *)(smem_bytes + C::TASK) + turn % 2;
+        task->exists = index < work.count;
+        if (index >= work.count) {
+            barrier_arrive(full);
+            break;
+        }
+        const KeyBlock block = keys_in_sections(a, C::Bc, index, work);
+        load_keys<C>(maps, block, smem + place_of_K<C>(turn), full);
+        const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
+        task->block = block;
+        task->walk = start_walk<C>(block, sight.seen);
+        task->seen = sight.seen;
+        task->full = {sight.full_begin, sight.full_end};
+        if (ORDERED)
+            task->before = rows_before<C>(sight, block.j0, work.back);
+        barrier_expect(full, 4 * C::BOX);
+        KeyWalk walk = task->walk; /* again, from memory: so it takes no registers until here */
+        const int b = task->block.b;
+#pragma unroll 1
+        for (const int end = tile + walk.count; tile < end; tile++) {
+            barrier_wait(smem + C::dO_FREE + 8 * (tile % 2), tile / 2 % 2 ^ 1, WAIT_FREE_dO);
+            load_dO<C>(maps, b, walk, smem, tile % 2);
+            next_tile<C>(walk);
+        }
+        index = work.tickets ? atomicAdd(work.tickets, 1) : work.count;
+    }
+}
+
+/* By another thread: Q and the stats of the tiles of all turns. */
+template <class C>
+static __device__ __forceinline__ void produce_Q(const BoxMaps &maps, const AttnArgs &a,
+                                                 const Pass &pass, const unsigned char *smem_bytes)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int Nq = (int)a.shape.Nq;
+    int tile = 0;
+#pragma unroll 1
+    for (int turn = 0; task_of_turn<C>(smem_bytes, turn)->exists; turn++) {
+        const KeyTask *const task = (const KeyTask *)(smem_bytes + C::TASK) + turn % 2;
+        const int b = task->block.b;
+        KeyWalk walk = task->walk;
+        barrier_arrive(smem + C::KEYS_FREE + 8 * (turn % 2));
+#pragma unroll 1
+        for (const int end = tile + walk.count; tile < end; tile++) {
+            barrier_wait(smem + C::Q_FREE + 8 * (tile % 2), tile / 2 % 2 ^ 1, WAIT_FREE_Q);
+            load_Q<C>(maps, b, walk, stats_of_head(pass, b * (int)a.shape.H + walk.h, Nq), Nq, smem,
+                      tile % 2);
+            next_tile<C>(walk);
+        }
+    }
+}
+
+/* By one thread for each warpgroup: the order of all turns. */
+template <class C>
+static __device__ __forceinline__ void keep_turns(const AttnArgs &a, const Pass &pass,
+                                                  const KeysWork &work,
+                                                  const unsigned char *smem_bytes, int warpgroup)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    int number = 0;
+#pragma unroll 1
+    for (int turn = 0; task_of_turn<C>(smem_bytes, turn)->exists; turn++) {
+        const KeyTask task = ((const KeyTask *)(smem_bytes + C::TASK))[turn % 2];
+        barrier_arrive(smem + C::KEYS_FREE + 8 * (turn % 2));
+        number = keep_order<C>(a, pass, work.back, task.before, task.block, task.walk, smem,
+                               warpgroup, 0, number);
     }
 }
 
@@ -223,55 +345,59 @@ static __device__ __forceinline__ void produce(const BoxMaps &maps, const KeyBlo
 template <typename T, class C>
 static __device__ __forceinline__ void
 weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 16][4],
-            float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], float scale, const RowSight &sight,
-            int i0, int j0, const float2 *stats)
+            float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], float scale_log2,
+            const RowSight &sight, int i0, int j0, const float2 *stats)
 {
     const int j = j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4;
     if (!sees_all<C>(sight, i0))
         hide_pairs<C>(S, {rows_of_key(sight, j), rows_of_key(sight, j + 8)}, i0);
-    exponentiate<C>(S, stats, scale * (float)M_LOG2E);
+    exponentiate<C>(S, stats, scale_log2);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
     round_factor<T, C>(P_factor, S);
     round_factor<T, C>(dS_factor, dP);
 }
 
-/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. */
+/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. start: the number of its first
+ * tile, where tiles count on from turn to turn. */
 template <typename T, class C, bool ORDERED>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
                  const Pass &pass, const RowSight &sight, const KeyBlock &block, KeyWalk walk,
-                 unsigned char *smem_bytes, int warpgroup)
+                 unsigned char *smem_bytes, int warpgroup, int turn, int start, float scale_log2)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
-    const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
+    const uint32_t K = smem + place_of_K<C>(turn);
+    const uint32_t my_K = K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
     const RowRange seeing = {sight.first_row, sight.end_row};
-    const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = walk.count - 1;
+    const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = start + walk.count - 1;
     /* dS_before: where dS of the tile before lies; in front of the first tile K. */
-    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
     wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
     wgmma_wait<0>(dV);
-    barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
-    if (warpgroup == 1 && last > 0)
+    if (warpgroup == 1 && last > start)
         threads_arrive(TURN, CONSUMER_THREADS);
     if (walk.count > 0) { /* S, dP, P and dS of the first tile */
+        const int stage = start % 2, parity = start / 2 % 2;
+        const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         float S[C::Br / 8][4], dP[C::Br / 8][4];
-        barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
-        barrier_wait(smem + C::dO_FULL, 0, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + C::Q, seeing, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + C::dO, seeing, walk.i0, Nq);
+        barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
+        barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), seeing, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), seeing, walk.i0, Nq);
         wgmma_begin();
-        multiply_rows<T, C>(S, my_K, smem + C::Q);
-        multiply_rows<T, C>(dP, my_V, smem + C::dO);
+        multiply_rows<T, C>(S, my_K, Q);
+        multiply_rows<T, C>(dP, my_V, dO);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a.scale, sight, walk.i0, block.j0,
-                          (const float2 *)(smem_bytes + C::STATS));
-        store_dS<C>(smem + C::dS, dS_factor, warpgroup);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale_log2, sight, walk.i0, block.j0,
+                          (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES));
+        barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);
+        store_dS<C>(smem + C::dS + stage * C::dS_BYTES, dS_factor, warpgroup);
     }
 #pragma unroll 1
-    for (int tile = 0; tile < last; tile++) {
+    for (int tile = start; tile < last; tile++) {
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
@@ -280,19 +406,20 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
-        if (tile > 0)
-            barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
+        /* Of the tile before, if need be of the turn before: then it has come long ago. (Not asking
+         * in the first tile costs a branch, and the branch 1 to 3 % of the rate.) */
+        barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
         threads_sync(TURN + warpgroup, CONSUMER_THREADS);
         wgmma_begin();
-        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
-        dS_before = C::dS + stage * C::dS_BYTES;
+        multiply_dS_K<T, C>(dQ, dS_before, K, warpgroup);
+        dS_before = smem + C::dS + stage * C::dS_BYTES;
         add_product<T, C>(dV, P_factor, dO);
         add_product<T, C>(dK, dS_factor, Q);
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
         if (tile > 0)
             report(smem + C::dS_FREE + 8 * next);
-        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, tile - 1);
+        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, tile > start ? tile - 1 : -1);
         dQ_before = dQ_now;
         barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
         clear_unseen_rows<C>(smem_bytes + (next_Q - smem), seeing, walk.i0, Nq);
@@ -309,10 +436,9 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         report(smem + C::dO_FREE + 8 * stage);
         report(smem + C::Q_FREE + 8 * stage);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a.scale, sight, walk.i0, block.j0,
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale_log2, sight, walk.i0, block.j0,
                           next_stats);
-        if (tile > 0)
-            barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
+        barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(next_dS, dS_factor, warpgroup);
     }
     if (walk.count > 0) { /* what is left: dQ of two tiles, dV and dK */
@@ -320,20 +446,26 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         float dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
-        if (last > 0)
-            barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
+        barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last + 1) / 2 % 2 ^ 1, WAIT_dS);
         wgmma_begin();
-        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
+        multiply_dS_K<T, C>(dQ, dS_before, K, warpgroup);
         add_product<T, C>(dV, P_factor, smem + C::dO + stage * C::ROWS_BYTES);
         add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
-        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, last - 1);
+        if (last > 0)
+            report(smem + C::dS_FREE + 8 * (1 - stage));
+        add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, last > start ? last - 1 : -1);
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
-        multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
+        multiply_dS_K<T, C>(dQ, dS, K, warpgroup);
         wgmma_wait<0>(dQ);
+        report(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
+        report(smem + C::KEYS_FREE + 8 * (turn % 2));
         add_dQ_in_order<C, ORDERED>(dQ_now, dQ, smem, warpgroup, last);
+    } else {
+        report(smem + C::KEYS_FREE + 8 * (turn % 2));
     }
     wgmma_wait<0>(dK);
     wgmma_wait<0>(dV);
@@ -373,25 +505,47 @@ add_keys(const float (&dK)[CHANNELS / 8][4], const float (&dV)[CHANNELS / 8][4],
     }
 }
 
-/* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
- * read. Rows past the end are left out. */
-template <typename T, class C>
-static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
-                                                       const float (&dV)[C::D / 8][4], float scale,
-                                                       const BoxMaps &maps, const KeyBlock &block,
-                                                       int Nk, unsigned char *smem, int warpgroup)
+/* w of lane t of four neighbours becomes element t of each of them: what lane k had as w[t], lane t
+ * has as w[k]. */
+static __device__ __forceinline__ void turn_quad(uint32_t (&w)[4])
 {
-    unsigned char *K = smem + C::K + warpgroup * C::BOX, *V = smem + C::V + warpgroup * C::BOX;
-    const int j = block.j0 + 64 * warpgroup;
-    threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
-    round_keys<T, C>(dK, scale, K);
-    round_keys<T, C>(dV, 1.0f, V);
-    fence_async();
-    threads_sync(1 + warpgroup, 128);
-    if (threadIdx.x % 128 == 0 && j < Nk) {
-        store_box((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
-        store_box((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
-        store_tiles_read(); /* a block may not end before */
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[k] : w[k + 1], 1);
+        w[k] = odd ? got : w[k];
+        w[k + 1] = odd ? w[k + 1] : got;
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[k] : w[k + 2], 2);
+        w[k] = high ? got : w[k];
+        w[k + 2] = high ? w[k + 2] : got;
+    }
+}
+
+/* 64 keys of dK or dV from j0 on, times factor, to their tensor: the four lanes of a row exchange
+ * what they have of 32 channels, so that each writes 8 of its own. */
+template <typename T, int D>
+static __device__ __forceinline__ void store_keys(const Tensor &to, const float (&sum)[D / 8][4],
+                                                  float factor, const KeyBlock &block, int j0)
+{
+    const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int j = j0 + 16 * warp + g + 8 * e;
+        const bool exists = j < (int)to.shape[1];
+        T *const row = (T *)to.data + (exists ? tensor_offset(&to, block.b, j, block.h_kv) : 0);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[k] = pack2<T>(sum[n + k][2 * e] * factor, sum[n + k][2 * e + 1] * factor);
+            turn_quad(w);
+            if (exists && 8 * (n + t) < (int)to.shape[3])
+                *reinterpret_cast<uint4 *>(row + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
     }
 }
 
@@ -405,29 +559,50 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         start_barriers<C>(smem);
+        for (int place = 0; place < 2; place++) {
+            barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
+            barrier_init(smem + C::KEYS_FREE + 8 * place,
+                         CONSUMER_THREADS / 32 + (ORDERED ? 3 : 1));
+        }
         if (ORDERED)
-            start_order<C>(smem_bytes, a, pass);
+            start_order<C>(smem);
+        barrier_init_done();
     }
     __syncthreads();
-    const int index = ORDERED ? *(const int *)(smem_bytes + C::TICKET) : blockIdx.x;
-    const KeyBlock block = keys_in_sections(a, C::Bc, index, work.section, work.back);
-    const BoxMaps boxes = boxes_of(maps);
-    const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
-    KeyWalk walk = start_walk<C>(block, sight.seen);
     if (warpgroup == PRODUCER) {
+        const int warp = threadIdx.x % 128 / 32;
         registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x % 128 == 0)
-            produce<C>(boxes, block, pass, (int)a.shape.H, (int)a.shape.Nq, walk, smem);
-        else if (ORDERED && threadIdx.x % 32 == 0 && threadIdx.x % 128 <= 64)
-            keep_order<C>(a, pass, work.back, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
+        if (threadIdx.x % 32 == 0) {
+            if (warp == 3)
+                produce_keys<C, ORDERED>(boxes_of(maps), a, work, smem_bytes);
+            else if (warp == 2)
+                produce_Q<C>(boxes_of(maps), a, pass, smem_bytes);
+            else if (ORDERED)
+                keep_turns<C>(a, pass, work, smem_bytes, warp);
+        }
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_in_turns<T, C, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes, warpgroup);
-        if (work.sums.dK)
-            add_keys<C::D>(dK, dV, a, work, block, block.j0 + 64 * warpgroup, 0);
-        else
-            store_gradients<T, C>(dK, dV, a.scale, boxes, block, sight.Nk, smem_bytes, warpgroup);
+        /* Plus 0, which the compiler does not know to be the same in all lanes. Else it keeps the
+         * factor in a uniform register, and half of the multiply-adds in front of exp2 read two
+         * registers of one bank. */
+        const float scale_log2 = a.scale * (float)M_LOG2E + (float)threadIdx.y;
+#pragma unroll 1
+        for (int turn = 0, start = 0; task_of_turn<C>(smem_bytes, turn)->exists; turn++) {
+            const KeyTask task = ((const KeyTask *)(smem_bytes + C::TASK))[turn % 2];
+            const KeyBlock block = task.block;
+            const KeyWalk walk = task.walk;
+            const RowSight sight = sight_of_task(task, work.rule, (int)a.shape.Nk);
+            consume_in_turns<T, C, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes,
+                                            warpgroup, turn, start, scale_log2);
+            start += walk.count;
+            if (work.sums.dK) {
+                add_keys<C::D>(dK, dV, a, work, block, block.j0 + 64 * warpgroup, 0);
+            } else {
+                store_keys<T, C::D>(a.dK, dK, a.scale, block, block.j0 + 64 * warpgroup);
+                store_keys<T, C::D>(a.dV, dV, 1.0f, block, block.j0 + 64 * warpgroup);
+            }
+        }
     }
 }
 

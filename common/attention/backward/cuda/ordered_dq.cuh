@@ -91,49 +91,52 @@ static __device__ __forceinline__ int *counters_of(const AttnArgs &a, const Pass
     return (int *)(pass.dQ_sum + tiles * (64 * C::D));
 }
 
-/* By one thread, before the others go on: barriers, and the ticket. rank: in a pair of blocks,
- * which has one ticket. */
-template <class C>
-static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, const AttnArgs &a,
-                                                   const Pass &pass, int rank = 0)
+/* By one thread, before the others go on. */
+template <class C> static __device__ __forceinline__ void start_order(uint32_t smem)
 {
-    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
-    const int64_t tiles = divide_up((int)a.shape.Nq, 64) * a.shape.B * a.shape.H;
     for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
         barrier_init(smem + C::ORDER_OPEN + 8 * warpgroup, 1);
         barrier_init(smem + C::ORDER_DONE + 8 * warpgroup, CONSUMER_THREADS / 64);
     }
-    barrier_init_done();
-    if (rank == 0)
-        *(int *)(smem_bytes + C::TICKET) = atomicAdd(counters_of<C>(a, pass) + tiles * OWNERS, 1);
 }
 
-/* By one thread, for one warpgroup. block: or the pair. back: the last keys come first. */
+/* The queries that see the keys whose turn comes before those from j0 on; back: the last keys come
+ * first. */
 template <class C>
-static __device__ __forceinline__ void
-keep_order(const AttnArgs &a, const Pass &pass, bool back, const RowSight &sight,
-           const KeyBlock &block, KeyWalk walk, uint32_t smem, int warpgroup, int rank = 0)
+static __device__ __forceinline__ RowRange rows_before(const RowSight &sight, int j0, bool back)
+{
+    const int before = j0 + (back ? C::WALK_KEYS : -C::WALK_KEYS);
+    RowRange theirs = rows_that_see(sight, before, C::WALK_KEYS);
+    if (before < 0 || before >= sight.Nk || theirs.begin >= theirs.end)
+        return {0, 0};
+    theirs.begin = theirs.begin / C::Br * C::Br;
+    return theirs;
+}
+
+/* By one thread, for one warpgroup. block: or the pair. theirs: of rows_before. back: the last keys come first. number: of
+ * the first dQ of the walk. Returns that of the next one. */
+template <class C>
+static __device__ __forceinline__ int
+keep_order(const AttnArgs &a, const Pass &pass, bool back, RowRange theirs, const KeyBlock &block,
+           KeyWalk walk, uint32_t smem, int warpgroup, int rank = 0, int number = 0)
 {
     const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::WALK_KEYS;
     const int before = back ? own + 1 : own - 1; /* who comes before us */
     const uint32_t open = smem + C::ORDER_OPEN + 8 * warpgroup;
-    const uint32_t done = smem + C::ORDER_DONE + 8 * warpgroup;
+    const uint32_t done = open + C::ORDER_DONE - C::ORDER_OPEN;
     int *const counters = counters_of<C>(a, pass) + 2 * rank + warpgroup;
-    RowRange theirs = rows_that_see(sight, before * C::WALK_KEYS, C::WALK_KEYS);
-    if (before < 0 || before * C::WALK_KEYS >= (int)a.shape.Nk || theirs.begin >= theirs.end)
-        theirs.begin = theirs.end = 0; /* nobody */
-    theirs.begin = theirs.begin / C::Br * C::Br;
+    walk.h += block.b * (int)a.shape.H;
 #pragma unroll 1
-    for (int tile = 0; tile < walk.count; tile++) {
-        int *const counter =
-            counters + ((int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64) * OWNERS;
+    for (const int end = number + walk.count; number < end; number++) {
+        int *const counter = counters + ((int64_t)walk.h * Tr + walk.i0 / 64) * OWNERS;
         counter_wait(counter, walk.i0 >= theirs.begin && walk.i0 < theirs.end ? before + 1 : 0);
         barrier_arrive(open);
-        barrier_wait(done, tile % 2, WAIT_dQ);
+        barrier_wait(done, number % 2, WAIT_dQ);
         __threadfence(); /* the adds that were reported are there before the counter is */
         counter_set(counter, own + 1);
         next_tile<C>(walk);
     }
+    return number;
 }
 
 /* dQ number `number` of this warpgroup may be added. */

@@ -51,8 +51,8 @@ static __device__ __forceinline__ void produce_pair(const BoxMaps &maps, const K
     typedef PairKeys C;
     const uint32_t dO_full = smem + C::dO_FULL;
     barrier_expect(smem + C::KV_FULL, 2 * C::BOX);
-    load_box(smem + C::K, &maps.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
-    load_box(smem + C::V, &maps.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+    load_box<64>(smem + C::K, &maps.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+    load_box<64>(smem + C::V, &maps.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
 #pragma unroll 1
     for (int tile = 0; tile < walk.count; tile++) {
         const int stage = tile % 2;
@@ -258,14 +258,18 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     const uint32_t there = cluster_address(smem, 1 - rank);
     if (threadIdx.x == 0) {
         start_pair_barriers(smem);
-        if (ORDERED)
-            start_order<C>(smem_bytes, a, pass, rank);
+        if (ORDERED) {
+            start_order<C>(smem);
+            barrier_init_done();
+            if (rank == 0)
+                *(int *)(smem_bytes + C::TICKET) = atomicAdd(work.tickets, 1);
+        }
     }
     cluster_arrive();
     cluster_wait(); /* the other block has begun, its barriers are made, and block 0 has a ticket */
     const int index = ORDERED ? read_there(cluster_address(smem, 0) + C::TICKET) : blockIdx.x / 2;
     /* The walk is that of both blocks' keys. */
-    const KeyBlock pair = keys_in_sections(a, C::WALK_KEYS, index, work.section, work.back);
+    const KeyBlock pair = keys_in_sections(a, C::WALK_KEYS, index, work);
     const RowSight sight = sight_of(work.rule, Nk, pair.j0, C::WALK_KEYS);
     const KeyWalk walk = start_walk<C>(pair, sight.seen);
     const BoxMaps boxes = boxes_of(maps);
@@ -279,7 +283,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         else if (threadIdx.x % 32 == 0 && warp == 1)
             send(walk.count, smem, there, rank);
         else if (ORDERED && threadIdx.x % 32 == 0)
-            keep_order<C>(a, pass, work.back, sight, pair, walk, smem, warp - 2, rank);
+            keep_order<C>(a, pass, work.back, rows_before<C>(sight, pair.j0, work.back), pair, walk,
+                          smem, warp - 2, rank);
         __syncwarp();
         cluster_arrive();
     } else {

@@ -34,6 +34,7 @@ template <class C> static FlashTiles tiles_of(const AttnArgs *a)
 }
 
 typedef HopperTile<64, 64, 4, 4> Tile64;
+typedef HopperTile<64, 128, 3, 2> Tile64Long;
 typedef HopperTile<128, 80, 3, 3> Tile128;
 typedef HopperTile<256, 64, 2, 2> Tile256;
 
@@ -94,13 +95,21 @@ template <typename T, class C> static AttnStatus run_tile(const AttnArgs *a, Hop
         work.section = section_of(a, work, bundles);
         if (blocks_stay(a, work) && blocks > places)
             blocks = places;
+        work.level = a->rule.right < 0 && a->rule.left < 0;
     }
     return launch_hopper<T, C>(a, work, (unsigned)blocks);
 }
 
+/* d = 64, all keys seen, and many of them: larger key tiles, of fewer rows, are faster. */
+static bool long_rows(const AttnArgs *a)
+{
+    return a->rule.left < 0 && a->rule.right < 0 && a->shape.Nk >= 8192;
+}
+
 template <typename T> static AttnStatus run(const AttnArgs *a, const HopperWork &work)
 {
-    return a->shape.d <= 64    ? run_tile<T, Tile64>(a, work)
+    return a->shape.d <= 64
+               ? long_rows(a) ? run_tile<T, Tile64Long>(a, work) : run_tile<T, Tile64>(a, work)
            : a->shape.d <= 128 ? run_tile<T, Tile128>(a, work)
                                : run_tile<T, Tile256>(a, work);
 }
@@ -130,8 +139,8 @@ int flash_tiles_hopper(const AttnArgs *a, FlashTiles *tiles)
     KeyRule rule;
     if (!takes(a, &rule))
         return 0;
-    *tiles = a->shape.d <= 64    ? tiles_of<Tile64>(a)
-             : a->shape.d <= 128 ? tiles_of<Tile128>(a)
+    *tiles = a->shape.d <= 64    ? long_rows(a) ? tiles_of<Tile64Long>(a) : tiles_of<Tile64>(a)
+                : a->shape.d <= 128 ? tiles_of<Tile128>(a)
                                  : tiles_of<Tile256>(a);
     return 1;
 }

@@ -57,6 +57,7 @@ struct HopperWork {
     int section; /* such bundles of heads whose row tiles are taken in turn */
     bool last, O_wide; /* O: 16 bytes at a time may be written */
     int missing;       /* rows of a head's first tile that do not exist: whole warpgroups */
+    bool level;        /* all row tiles see equally many keys */
 };
 
 /* Batch, query head, the kv head that it reads, first row. */
@@ -85,6 +86,10 @@ static __device__ __forceinline__ int rows_of(const AttnArgs &a, const HopperWor
  * order, from left to right and then from right to left: who had the longest in one turn has the
  * shortest in the next. Within a section the longest tiles of all heads come first.
  *
+ * Where tiles are equally long, only those with missing rows are shorter. A head has one of them:
+ * with 6 tiles a head and 132 blocks the same blocks would get it in each turn, and all others none.
+ * So each block moves on by one place from turn to turn.
+ *
  * Warpgroups without rows are the first ones of a head's first tile: their rows are negative. Under
  * a causal mask this tile sees the fewest keys. In the last tile, one warpgroup alone would go
  * through all keys of the head, and nothing would hide its waits. */
@@ -94,7 +99,9 @@ static __device__ __forceinline__ bool tile_of_turn(QueryTile &tile, const AttnA
 {
     const int tiles = (rows_of(a, work) + C::Br - 1) / C::Br, H = (int)a.shape.H;
     const int bundles = work.heads.count >> work.fold;
-    const int place = turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int place = C::CONSUMERS == 3 && work.level ? (blockIdx.x + turn) % gridDim.x
+                      : turn & 1                      ? gridDim.x - 1 - blockIdx.x
+                                                      : blockIdx.x;
     const int index = turn * gridDim.x + place;
     const int first = index / (tiles * work.section) * work.section; /* bundle of the section */
     const int here = min(work.section, bundles - first), rest = index - first * tiles;
