@@ -11,13 +11,5 @@
 
 #include "attn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 float dtype_round_f64(AttnDtype dtype, double x);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -13,10 +13,6 @@
 
 #include "attn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 uint8_t e4m3_from_f32(float x);
 float f32_from_e4m3(uint8_t byte);
 
@@ -28,8 +24,4 @@ float e4m3_scale(float largest);
  * [B][heads][ceil(N / block)] get them, and t stays. Doing the first and then the second loses
  * nothing. An infinity becomes a NaN. */
 void tensor_e4m3(const Tensor *t, int64_t block, uint8_t *bytes, float *scales);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

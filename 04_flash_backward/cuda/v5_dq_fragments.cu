@@ -95,6 +95,16 @@ static __global__ void __launch_bounds__(256)
         *reinterpret_cast<uint4 *>(row + 8 * step) = make_uint4(high[0], high[1], high[2], high[3]);
 }
 
+template <typename T, class C>
+static inline void finish_fragments(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
+                                    cudaStream_t stream)
+{
+    const int64_t tiles = (int64_t)n.B * n.H * divide_up(n.band.Nq, C::Br);
+    const int64_t items = tiles * (C::Br * C::D / 16);
+    const auto fragments = fragments_kernel<T, C>; /* of this namespace: a call looks further */
+    fragments<<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
+}
+
 } // namespace v5
 
 /* 64 keys, 64 or 32 queries, 4 warps: v3's. */
@@ -195,9 +205,7 @@ template <typename T, int D> static void launch(const Problem *p)
     const Pass pass =
         start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
     dq_fragments_kernel<T, C><<<key_blocks(p, C::Bc), C::THREADS, bytes, stream_of(p)>>>(*p, pass);
-    const int64_t items = (int64_t)p->B * p->H * divide_up(p->Nq, C::Br) * (C::Br * C::D / 16);
-    v5::fragments_kernel<T, C><<<(unsigned)((items + 255) / 256), 256, 0, stream_of(p)>>>(
-        sizes, p->scale, pass.dQ_sum, (T *)p->dQ);
+    v5::finish_fragments<T, C>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

@@ -34,10 +34,6 @@
 #include "harness/models/model_ring_bytes.h"
 #include "runtime/ring_world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
     double scattered;    /* times as long where Hopper's kernel does not run; up to 1: no longer */
@@ -121,8 +117,4 @@ enum { RING_WHY = 1200 };
  * memory is short. */
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -36,10 +36,6 @@
 
 #include "planner/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A shared object for --variant-so exports `int ring_burst_abi_version = RING_BURST_ABI_VERSION;`,
  * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
  * `ring_burst_variant_backward`: the whole attention, by a method of its own or any other way. */
@@ -56,8 +52,4 @@ AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethod
                          int backward);
 /* Ranks, layout and the rest for the calls that follow. */
 void ring_simulate_setup(const RingSetup *setup);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

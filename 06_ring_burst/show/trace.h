@@ -12,10 +12,6 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* --trace. Up to 4 ranks fit 80 x 24. 0, or -1: no memory. */
 int ring_trace_screen(FILE *out, const RingPlan *plan);
 
@@ -27,8 +23,4 @@ int ring_trace_steps(FILE *out, const RingPlan *plan);
  * computing, sending and receiving. 0, or -1 with one sentence in why. */
 int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *measured,
                     const RingReport *predicted, char why[256]);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -31,34 +31,19 @@
 
 /* A matrix of scores with room for its softmax, on the host and, for CUDA, on the device. y and
  * lse have canaries behind them. */
+enum { X, Y, LSE, ARRAYS };
 typedef struct Matrix {
     int64_t rows, cols;
-    float *x, *y, *lse;             /* host */
-    float *x_dev, *y_dev, *lse_dev; /* NULL without a device */
-    int on_device;
+    size_t bytes[ARRAYS];
+    float *host[ARRAYS], *dev[ARRAYS]; /* dev: NULL without a device */
 } Matrix;
-
-static size_t matrix_x_bytes(const Matrix *m)
-{
-    return (size_t)(m->rows * m->cols) * sizeof(float);
-}
-static size_t y_bytes(const Matrix *m)
-{
-    return matrix_x_bytes(m) + CANARY_FLOATS * sizeof(float);
-}
-static size_t lse_bytes(const Matrix *m)
-{
-    return (size_t)(m->rows + CANARY_FLOATS) * sizeof(float);
-}
 
 static void matrix_free(Matrix *m)
 {
-    free(m->x);
-    free(m->y);
-    free(m->lse);
-    device_free(m->x_dev);
-    device_free(m->y_dev);
-    device_free(m->lse_dev);
+    for (int a = 0; a < ARRAYS; a++) {
+        free(m->host[a]);
+        device_free(m->dev[a]);
+    }
     memset(m, 0, sizeof *m);
 }
 
@@ -67,44 +52,44 @@ static int matrix_new(Matrix *m, int64_t rows, int64_t cols, int on_device)
 {
     int64_t count;
     memset(m, 0, sizeof *m);
-    m->rows = rows;
-    m->cols = cols;
-    m->on_device = on_device;
     if (__builtin_mul_overflow(rows, cols, &count) || count > INT64_MAX / 64)
         return -1;
-    m->x = malloc(matrix_x_bytes(m));
-    m->y = malloc(y_bytes(m));
-    m->lse = malloc(lse_bytes(m));
-    if (m->x && m->y && m->lse && on_device) {
-        m->x_dev = device_alloc(matrix_x_bytes(m));
-        m->y_dev = device_alloc(y_bytes(m));
-        m->lse_dev = device_alloc(lse_bytes(m));
+    m->rows = rows;
+    m->cols = cols;
+    m->bytes[X] = (size_t)count * sizeof(float);
+    m->bytes[Y] = (size_t)(count + CANARY_FLOATS) * sizeof(float);
+    m->bytes[LSE] = (size_t)(rows + CANARY_FLOATS) * sizeof(float);
+    for (int a = 0; a < ARRAYS; a++) {
+        m->host[a] = malloc(m->bytes[a]);
+        if (m->host[a] && on_device)
+            m->dev[a] = device_alloc(m->bytes[a]);
+        if (!m->host[a] || (on_device && !m->dev[a])) {
+            matrix_free(m);
+            return -1;
+        }
     }
-    if (m->x && m->y && m->lse && (!on_device || (m->x_dev && m->y_dev && m->lse_dev)))
-        return 0;
-    matrix_free(m);
-    return -1;
+    return 0;
 }
 
 static SoftmaxArgs matrix_args(const Matrix *m, const RowsEntry *v, int threads)
 {
-    SoftmaxArgs args = {m->x, m->y, m->lse, m->rows, m->cols, threads, NULL, NULL};
-    if (v->device == ON_CUDA) {
-        args.x = m->x_dev;
-        args.y = m->y_dev;
-        args.lse = m->lse_dev;
-    }
-    return args;
+    float *const *at = v->device == ON_CUDA ? m->dev : m->host;
+    return (SoftmaxArgs){at[X], at[Y], at[LSE], m->rows, m->cols, threads, NULL, NULL};
 }
 
 static int matrix_poison(const Matrix *m, const RowsEntry *v)
 {
     if (v->device == ON_CUDA)
-        return device_fill_bytes(m->y_dev, 0xFF, y_bytes(m)) ||
-               device_fill_bytes(m->lse_dev, 0xFF, lse_bytes(m));
-    memset(m->y, 0xFF, y_bytes(m));
-    memset(m->lse, 0xFF, lse_bytes(m));
+        return device_fill_bytes(m->dev[Y], 0xFF, m->bytes[Y]) ||
+               device_fill_bytes(m->dev[LSE], 0xFF, m->bytes[LSE]);
+    memset(m->host[Y], 0xFF, m->bytes[Y]);
+    memset(m->host[LSE], 0xFF, m->bytes[LSE]);
     return 0;
+}
+
+static int matrix_upload(const Matrix *m)
+{
+    return m->dev[X] ? device_upload(m->dev[X], m->host[X], m->bytes[X]) : 0;
 }
 
 /* from: the first byte behind y or lse */
@@ -147,8 +132,8 @@ static AttnStatus matrix_run(const Matrix *m, const RowsEntry *v, const RowsRung
             samples->ms[samples->count++] = ms;
     }
     if (timer && status == ATTN_OK &&
-        (device_synchronize() || device_download(m->y, m->y_dev, y_bytes(m)) ||
-         device_download(m->lse, m->lse_dev, lse_bytes(m))))
+        (device_synchronize() || device_download(m->host[Y], m->dev[Y], m->bytes[Y]) ||
+         device_download(m->host[LSE], m->dev[LSE], m->bytes[LSE])))
         status = ATTN_CUDA_ERROR;
     timer ? workspace_free_device(args.work) : workspace_free(args.work);
     device_timer_free(timer);
@@ -171,18 +156,13 @@ static uint64_t matrix_fingerprint(const float *x, int64_t count, int threads)
 /* The input again, after the runs: 1 when nobody wrote into it. y is scratch from here on. */
 static int matrix_input_intact(const Matrix *m, const RowsEntry *v, uint64_t before, int threads)
 {
-    const float *x = m->x;
+    const float *x = m->host[X];
     if (v->device == ON_CUDA) {
-        if (device_download(m->y, m->x_dev, matrix_x_bytes(m)))
+        if (device_download(m->host[Y], m->dev[X], m->bytes[X]))
             return 0;
-        x = m->y;
+        x = m->host[Y];
     }
     return matrix_fingerprint(x, m->rows * m->cols, threads) == before;
-}
-
-static int matrix_upload(const Matrix *m)
-{
-    return m->on_device ? device_upload(m->x_dev, m->x, matrix_x_bytes(m)) : 0;
 }
 
 /* --- the mode ----------------------------------------------------------------------------------*/
@@ -238,11 +218,11 @@ static int check_edges(const RowsEntry *v, const CliCase *c)
         char label[96];
         if (matrix_new(&m, EDGE_ROWS, widths[w], v->device == ON_CUDA))
             return cli_no_memory("--rows --cols");
-        rows_fill_edges(m.x, m.cols);
+        rows_fill_edges(m.host[X], m.cols);
         if (matrix_upload(&m) || matrix_run(&m, v, v->rung, 0, 1, c->threads, &once) != ATTN_OK) {
             status = EXIT_RUNTIME;
         } else {
-            verdict = rows_judge(m.x, m.y, m.lse, m.rows, m.cols, c->threads);
+            verdict = rows_judge(m.host[X], m.host[Y], m.host[LSE], m.rows, m.cols, c->threads);
             snprintf(label, sizeof label, "%s, edge rows of %" PRId64, v->name, m.cols);
             if (verdict.off) {
                 rows_explain(&verdict, label, stderr);
@@ -265,7 +245,7 @@ static int count_accesses(double *accesses, const RowsEntry *v, const CliCase *c
     rows = rows < 1 ? 1 : rows > c->rows ? c->rows : rows;
     if (matrix_new(&m, rows, c->cols, v->device == ON_CUDA))
         return cli_no_memory("--rows --cols");
-    rows_fill(m.x, rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
+    rows_fill(m.host[X], rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
     access_counts_reset();
     if (matrix_upload(&m) || matrix_run(&m, v, v->counted, 0, 1, c->threads, &once) != ATTN_OK)
         status = EXIT_RUNTIME;
@@ -285,9 +265,10 @@ static int count_accesses(double *accesses, const RowsEntry *v, const CliCase *c
 static int judge_rows(ReportSoftmax *row, const RowsEntry *v, const Matrix *m, uint64_t before,
                       const CliCase *c)
 {
-    RowsVerdict verdict = rows_judge(m->x, m->y, m->lse, m->rows, m->cols, c->threads);
-    int intact =
-        matrix_canary_intact(m->y + m->rows * m->cols) && matrix_canary_intact(m->lse + m->rows);
+    RowsVerdict verdict =
+        rows_judge(m->host[X], m->host[Y], m->host[LSE], m->rows, m->cols, c->threads);
+    int intact = matrix_canary_intact(m->host[Y] + m->rows * m->cols) &&
+                 matrix_canary_intact(m->host[LSE] + m->rows);
     row->bound_ratio = verdict.worst_ratio;
     row->nonfinite = verdict.nonfinite;
     if (verdict.off)
@@ -340,7 +321,7 @@ static double copy_rate(const Matrix *m, AttnDevice device, const CliCase *c)
     if (!c->bench ||
         matrix_run(m, &copy, copy.rung, c->warmup, c->iters, c->threads, &samples) != ATTN_OK)
         return 0.0;
-    return 2e-6 * (double)matrix_x_bytes(m) / samples_median(&samples);
+    return 2e-6 * (double)m->bytes[X] / samples_median(&samples);
 }
 
 int bench_rows(const RowsTable *table, Report *report, const Cli *cli, const CliCase *c)
@@ -363,8 +344,8 @@ int bench_rows(const RowsTable *table, Report *report, const Cli *cli, const Cli
                    c->rows, c->cols, 4e-9 * (double)c->rows * (double)c->cols);
         return EXIT_RUNTIME;
     }
-    rows_fill(m.x, m.rows, m.cols, c->seed, c->dist, 1.0f, c->threads);
-    before = matrix_fingerprint(m.x, m.rows * m.cols, c->threads);
+    rows_fill(m.host[X], m.rows, m.cols, c->seed, c->dist, 1.0f, c->threads);
+    before = matrix_fingerprint(m.host[X], m.rows * m.cols, c->threads);
     if (matrix_upload(&m))
         status = EXIT_RUNTIME;
     if (any_cpu && !strcmp(c->variant, "all") && report->rows == 0) /* once in a --cases file */

@@ -27,10 +27,6 @@
 #include "harness/bench/variant.h"
 #include "problem.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { RUNG_TENSORS = 8 }; /* Q K V dO O dQ dK dV */
 
 typedef struct RungRun {
@@ -84,8 +80,4 @@ AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int backward, int6
     }
 #define RUNG_FN(stage, name)      RUNG_FN_ON(ON_CPU, stage, name)
 #define CUDA_RUNG_FN(stage, name) RUNG_FN_ON(ON_CUDA, stage, name)
-
-#ifdef __cplusplus
-}
-#endif
 #endif

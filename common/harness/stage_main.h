@@ -13,10 +13,6 @@
 #include "harness/report/report.h"
 #include "problem.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What a stage may add; all but `variants` may be NULL. */
 typedef struct StageMain {
     Variant *variants; /* those of the stage: rows of rungs are filled in */
@@ -41,8 +37,4 @@ int stage_main(const Stage *stage, const StageMain *s, int argc, char **argv);
 
 /* The tiles of a rung's row on this case. */
 Tiles stage_tiles(const ReportRow *row);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum VisitOrder { VISIT_ROWS, VISIT_COLUMNS, VISIT_DIAGONAL, VISIT_RANDOM } VisitOrder;
 
 void visits_set_blocks(int64_t block_q, int64_t block_kv); /* 64, 64 unless told otherwise */
@@ -24,8 +20,4 @@ int64_t visits_block_q(void);
 int64_t visits_block_kv(void);
 /* visits [Tr*Tc]: visit t is block (visits[t] / Tc, visits[t] % Tc), in the order that was set. */
 void visits_fill(int64_t Tr, int64_t Tc, int64_t *visits);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

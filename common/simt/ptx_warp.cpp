@@ -86,8 +86,8 @@ void multiply(Type type, float (*C)[256], int n)
     static float A[16][16], B[16][256];
     const auto value = [type](u32 bits) {
         return type == is_tf32   ? tf32(bits)
-               : type == is_bf16 ? simt_from_bf16((unsigned short)bits)
-                                 : simt_from_f16((unsigned short)bits);
+               : type == is_bf16 ? simt_from_bfloat16((unsigned short)bits)
+                                 : simt_from_half((unsigned short)bits);
     };
     const int depth = 32 / size_of(type);
     for (int k = 0; k < depth; k++) {
@@ -277,8 +277,8 @@ u32 pack(float low, float high, Type type)
     check_pending(low, SIMT_PC);
     check_pending(high, SIMT_PC);
     if (type == is_bf16)
-        return simt_to_bf16(low) | (u32)simt_to_bf16(high) << 16;
-    return simt_to_f16(low) | (u32)simt_to_f16(high) << 16;
+        return simt_to_bfloat16(low) | (u32)simt_to_bfloat16(high) << 16;
+    return simt_to_half(low) | (u32)simt_to_half(high) << 16;
 }
 /* To the nearest, ties to even; above 448 to 448. */
 u32 pack_e4m3(float x)

@@ -420,8 +420,8 @@ static inline void finish_fragments(const PassSizes &n, float scale, const float
 {
     const int64_t tiles = (int64_t)n.B * n.H * divide_up(n.band.Nq, C::Br);
     const int64_t items = tiles * (C::Br * C::D / 16);
-    fragments_kernel<T, C>
-        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
+    const auto fragments = fragments_kernel<T, C>; /* of this namespace: a call looks further */
+    fragments<<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
 }
 
 /* --- from v6 on: no mask where it hides nothing ------------------------------------------------*/

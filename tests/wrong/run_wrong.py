@@ -4,8 +4,9 @@
 
     run_wrong.py --build DIR --stage NAME --program FILE [--device cpu|cuda] [patch ...]
 
-Each .patch in this folder is one mistake, as a few changed lines of a real variant. Lines above
-the diff say what it is:
+Each .patch in this folder is one mistake, as a few changed lines of a real variant, with lines
+around them only where the changed ones stand at several places. Lines above the diff say what it
+is:
 
     file: 01_naive/cpu/v0_loops.c       the source that is compiled, when the diff changes a header
                                         (else it is the file that the diff names)

@@ -27,10 +27,6 @@
 
 #include "planner/plan.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum HeartState {
     HEART_ABSENT, /* on another machine, which has a board of its own */
     HEART_ALIVE,
@@ -96,8 +92,4 @@ int heart_is_stopped(const HeartBoard *board, int rank); /* by SIGSTOP or a debu
 void heart_describe(const HeartBoard *board, int rank, char *text, size_t room);
 /* Some rank ended badly, and the rest with it: which one, and where was it? */
 void heart_explain(const HeartBoard *board, char *text, size_t room);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 #include "runtime/ring_world.h"
 #include "transports/mpi/heartbeat.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 extern const RingTransport ring_transport_mpi; /* whose endpoint is an MpiEnd */
 
 typedef struct MpiPart { /* one MPI message */
@@ -89,8 +85,4 @@ enum {
 };
 int mpi_go(MpiEnd *end, int next);
 void mpi_begin(MpiEnd *end, RingRank *r); /* before a run */
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -28,10 +28,6 @@
 #include "harness/cli/cli.h"
 #include "runtime/ring_world.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Under mpirun, ranks other than 0 print nothing from here on (ATTN_MPI_STDERR=1: their stderr
  * stays open, to see what a debugger or a sanitizer says). */
 void ring_mpi_hush(void);
@@ -61,8 +57,4 @@ int ring_mpi_line(void);
 /* This process is one rank of MPI_COMM_WORLD: --transport mpi, or nccl under mpirun, by the
  * backend. report is complete on rank 0. */
 int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -17,10 +17,6 @@
 #include "attn.h"
 #include "flash_attention_op.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define OP_MAX_THREADS  1024
 #define OP_MAX_DIM_CPU  1024
 #define OP_MAX_DIM_CUDA 256
@@ -86,8 +82,4 @@ typedef struct OpCudaRun {
 } OpCudaRun;
 
 int op_cuda_run(int device_id, const OpCudaRun *run);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

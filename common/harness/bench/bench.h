@@ -14,10 +14,6 @@
 #ifndef ATTN_BENCH_H
 #define ATTN_BENCH_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define BENCH_MAX_SAMPLES 1000
 
 typedef struct Samples {
@@ -33,8 +29,4 @@ void bench_set_threads(int threads);
 double bench_sgemm_gflops(int n, int rounds, int threads);
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void bench_progress_clear(void);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -21,10 +21,6 @@
 #include "harness/bench/bench.h"
 #include "harness/io/inputs.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Stage 06: what the ranks of a run told. Sizes in bytes, arrays by rank. */
 typedef struct RingResult {
     int ranks, nodes;
@@ -108,8 +104,4 @@ void run_finished(RunResult *out);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
 int run_saved(RunResult *out, const Inputs *p, const CliCase *c);
 AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

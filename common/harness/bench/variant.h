@@ -17,10 +17,6 @@
 #include "attn.h"
 #include "attn_config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum AttnDevice { ON_CPU, ON_CUDA } AttnDevice;
 
 /* Which storage types a variant accepts: bits 1 << AttnDtype. */
@@ -109,9 +105,5 @@ typedef struct Stage {
 #define ATTN_CUDA_FN(f) f
 #else
 #define ATTN_CUDA_FN(f) NULL
-#endif
-
-#ifdef __cplusplus
-}
 #endif
 #endif

@@ -20,10 +20,6 @@
 
 #include "harness/oracle/oracle.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Verdict on one quantity (O, lse, a gradient). */
 typedef struct CheckArray {
     const char *name;
@@ -106,8 +102,4 @@ void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
 /* What was let pass: rows and keys that are not finite because a hidden neighbour is not. */
 void check_note_shared(const Check *check, const char *label, FILE *to);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

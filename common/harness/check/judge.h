@@ -15,10 +15,6 @@
 #include "harness/bench/run.h"
 #include "harness/check/check.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Reference {
     Oracle oracle;
     int ready; /* 0: nothing was computed (--no-check) */
@@ -30,8 +26,4 @@ void reference_free(Reference *r);
 /* EXIT_OK, EXIT_WRONG, or EXIT_RUNTIME (memory; sentence printed). */
 int judge_result(Check *check, const Reference *r, const RunResult *out, const CliCase *c,
                  const Variant *v);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -20,10 +20,6 @@
 #include "harness/models/model_ring.h"
 #include "tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     EXIT_OK = 0,
     EXIT_WRONG = 1,     /* wrong answer, or a --variant-so that failed */
@@ -180,8 +176,4 @@ int cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int cli_no_memory(const char *what);
 /* Which case cli_refuse speaks about; file NULL or line 0 = the command line itself. */
 void cli_refuse_context(const char *program, const char *file, int line);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

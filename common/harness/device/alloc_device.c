@@ -19,14 +19,16 @@
 #include "alloc_internal.h"
 #include "alloc_wanted.h"
 
-#include <stdint.h>
-#include <stdlib.h>
-
 #include "attn_config.h"
-
 #ifdef HAVE_CUDA
 #include <cuda_runtime_api.h>
+#else
+#include "harness/device/no_cuda.h"
+#endif
+
 #include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
 
 #define FENCE_DEV 256 /* keeps the alignment that cudaMalloc gives */
 /* A pass may free a block and ask for one like it: so many are kept before it has to wait. */
@@ -186,26 +188,3 @@ void workspace_free_device(void *p_dev)
     if (!block)
         workspace_damaged("freed on the GPU, but no live block begins there", 0);
 }
-
-#else
-
-void *workspace_alloc_device(size_t bytes)
-{
-    (void)bytes;
-    return NULL;
-}
-
-void workspace_free_device(void *p_dev)
-{
-    (void)p_dev; /* only NULL exists without CUDA */
-}
-
-void workspace_settle(void)
-{
-}
-
-void workspace_trim(void)
-{
-}
-
-#endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * device.c: GPU memory and timing for the harness. Compiled without CUDA it says "no device".
+ * device.c: GPU memory and timing for the harness. Without CUDA (no_cuda.h) there is no device.
  * See device.h.
  */
 #include "harness/device/device.h"
@@ -8,6 +8,11 @@
 #include "alloc.h"
 #include "alloc_wanted.h"
 #include "attn_config.h"
+#ifdef HAVE_CUDA
+#include <cuda_runtime_api.h>
+#else
+#include "harness/device/no_cuda.h"
+#endif
 
 #include <math.h>
 #include <stdio.h>
@@ -30,9 +35,6 @@ int device_is_model(void)
     return 0;
 #endif
 }
-
-#ifdef HAVE_CUDA
-#include <cuda_runtime_api.h>
 
 struct DeviceTimer {
     cudaEvent_t start, stop;
@@ -199,107 +201,3 @@ void device_timer_free(DeviceTimer *t)
     }
     free(t);
 }
-
-#else /* no CUDA in this build */
-
-struct DeviceTimer {
-    int unused;
-};
-
-int device_count(void)
-{
-    return 0;
-}
-
-const char *device_name(void)
-{
-    return "";
-}
-
-int device_arch(void)
-{
-    return 0;
-}
-
-void device_clocks_khz(int *sm, int *memory)
-{
-    *sm = *memory = 0;
-}
-
-void *device_alloc(size_t bytes)
-{
-    (void)bytes;
-    return NULL;
-}
-
-void device_free(void *p_dev)
-{
-    (void)p_dev;
-}
-
-int device_upload(void *to_dev, const void *from, size_t bytes)
-{
-    (void)to_dev, (void)from, (void)bytes;
-    return -1;
-}
-
-int device_download(void *to, const void *from_dev, size_t bytes)
-{
-    (void)to, (void)from_dev, (void)bytes;
-    return -1;
-}
-
-int device_fill_bytes(void *p_dev, int byte, size_t bytes)
-{
-    (void)p_dev, (void)byte, (void)bytes;
-    return -1;
-}
-
-int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t from_pitch,
-                     size_t width, int64_t rows)
-{
-    (void)to_dev, (void)to_pitch, (void)from_dev, (void)from_pitch, (void)width, (void)rows;
-    return -1;
-}
-
-void device_note_failure(void)
-{
-}
-
-int device_launched(void)
-{
-    return -1;
-}
-
-int device_synchronize(void)
-{
-    return -1;
-}
-
-int device_flush_l2(void)
-{
-    return -1;
-}
-
-DeviceTimer *device_timer_new(void)
-{
-    return NULL;
-}
-
-int device_timer_start(DeviceTimer *t)
-{
-    (void)t;
-    return -1;
-}
-
-double device_timer_stop_ms(DeviceTimer *t)
-{
-    (void)t;
-    return NAN;
-}
-
-void device_timer_free(DeviceTimer *t)
-{
-    (void)t;
-}
-#endif

@@ -16,10 +16,6 @@
 #include "attn_options.h"
 #include "harness/cli/cli.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct Inputs {
     AttnArgs args;       /* host pointers; O, lse, dQ, dK, dV empty; options NULL without any */
     AttnOptions options; /* dwq and dwk empty */
@@ -50,8 +46,4 @@ int inputs_read_result(const char *path, const CliCase *c, const Tensor *to);
  * are empty. 0, or -1 when memory is short. */
 int tensors_new(Storage *const storage[3], Tensor *const view[3], const CliCase *c,
                 const AttnShape *s);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -12,10 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define NPY_MAX_DIMS   8
 #define NPY_ERROR_SIZE 512
 
@@ -42,8 +38,4 @@ int npy_write_f32(const char *path, const float *data, int ndim, const int64_t *
 double npy_value(const NpyArray *a, int64_t i); /* element i as double, any type */
 const char *npy_type_name(NpyType type);        /* "f2" ... */
 void npy_free(NpyArray *a);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

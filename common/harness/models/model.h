@@ -12,10 +12,6 @@
 
 #include "attn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Visible (i, j) pairs of one (batch, head), counted over positions and the full mask. */
 int64_t model_visible_pairs(const AttnArgs *args);
 /* Multiply-adds counted as 2: forward 4*B*H*d*pairs (QK^T and PV); backward 2.5x (five products).
@@ -134,8 +130,4 @@ ModelTraffic model_decode_traffic(const AttnArgs *args);
 
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -23,10 +23,6 @@
 #include "attn.h"
 #include "harness/models/model_ring.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* --- what the formulas need to know ------------------------------------------------------------*/
 
 typedef struct RingModelCase {
@@ -60,8 +56,4 @@ typedef struct RingModelMemory {
     int64_t backward_pass; /* ... its backward pass */
 } RingModelMemory;
 RingModelMemory model_ring_memory(const RingModelCase *c, int rank);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -24,10 +24,6 @@
 
 #include "attn.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* One quantity with its bound: arrays of `count` elements. */
 typedef struct OracleArray {
     double *value, *fixed, *per_c;
@@ -119,8 +115,4 @@ void oracle_free(Oracle *o);
 /* 1: on the way to its results some number may be too large for float32, so that the case says
  * nothing about a variant. 0; -1: memory is short. */
 int oracle_overflows(const AttnArgs *args, int backward);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -18,10 +18,6 @@
 
 #include "harness/cli/cli.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define PAGE_LINES 23 /* of 24: the last one says which page it is */
 
 typedef struct Pages {
@@ -50,8 +46,4 @@ typedef int (*PagesWriter)(const AttnArgs *args, FILE *to);
 
 /* On stdout: `screen` at once, or with --step the pages of `steps`. 0, or -1: no memory. */
 int pages_trace(const CliCase *c, const AttnArgs *args, PagesWriter screen, PagesWriter steps);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

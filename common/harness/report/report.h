@@ -23,10 +23,6 @@
 #include "harness/bench/variant.h"
 #include "harness/check/check.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define REPORT_SCHEMA 1
 
 typedef struct Report {
@@ -103,8 +99,4 @@ const char *machine_name(void);
 const char *machine_cpu(void);
 int64_t machine_ram_bytes(void); /* physical memory */
 const char *machine_blas(void);  /* OpenBLAS's configuration string, "none" without it */
-
-#ifdef __cplusplus
-}
-#endif
 #endif

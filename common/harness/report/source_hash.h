@@ -12,17 +12,9 @@
 #ifndef ATTN_SOURCE_HASH_H
 #define ATTN_SOURCE_HASH_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 const char *variant_sha256(const char *stage_folder, const char *variant, const char *device);
 const char *variant_sources_sha256(const char *stage_folder, const char *variant,
                                    const char *device);
 const char *build_revision(void);
 const char *build_flags(void);
-
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -94,6 +94,73 @@ SIMT_VECTORS(double)
 SIMT_VECTORS(longlong)
 SIMT_VECTORS(ulonglong)
 
+/* The two types and their conversions, NAME being half or bfloat16. */
+#define SIMT_SIXTEEN_BITS(NAME, ONE, PAIR)                                                         \
+    struct ONE {                                                                                   \
+        unsigned short bits;                                                                       \
+        ONE() = default;                                                                           \
+        SIMT_QUIET ONE(float f) : bits(simt_to_##NAME(f))                                          \
+        {                                                                                          \
+        }                                                                                          \
+        SIMT_QUIET operator float() const                                                          \
+        {                                                                                          \
+            return simt_from_##NAME(bits);                                                         \
+        }                                                                                          \
+    };                                                                                             \
+    struct alignas(4) PAIR {                                                                       \
+        ONE x, y;                                                                                  \
+    };                                                                                             \
+    static inline SIMT_QUIET float __##NAME##2float(ONE h)                                         \
+    {                                                                                              \
+        return (float)h;                                                                           \
+    }                                                                                              \
+    static inline SIMT_QUIET ONE __float2##NAME##_rn(float f)                                      \
+    {                                                                                              \
+        return ONE(f);                                                                             \
+    }                                                                                              \
+    static inline SIMT_QUIET ONE __float2##NAME(float f)                                           \
+    {                                                                                              \
+        return ONE(f);                                                                             \
+    }                                                                                              \
+    static inline SIMT_QUIET PAIR __floats2##NAME##2_rn(float a, float b)                          \
+    {                                                                                              \
+        return {ONE(a), ONE(b)};                                                                   \
+    }                                                                                              \
+    static inline SIMT_QUIET PAIR __float2##NAME##2_rn(float a)                                    \
+    {                                                                                              \
+        return {ONE(a), ONE(a)};                                                                   \
+    }                                                                                              \
+    static inline SIMT_QUIET float2 __##NAME##22float2(PAIR h)                                     \
+    {                                                                                              \
+        return make_float2((float)h.x, (float)h.y);                                                \
+    }                                                                                              \
+    static inline SIMT_QUIET PAIR __halves2##NAME##2(ONE a, ONE b)                                 \
+    {                                                                                              \
+        return {a, b};                                                                             \
+    }                                                                                              \
+    static inline SIMT_QUIET ONE __low2##NAME(PAIR h)                                              \
+    {                                                                                              \
+        return h.x;                                                                                \
+    }                                                                                              \
+    static inline SIMT_QUIET ONE __high2##NAME(PAIR h)                                             \
+    {                                                                                              \
+        return h.y;                                                                                \
+    }                                                                                              \
+    static inline SIMT_QUIET PAIR __##NAME##2##NAME##2(ONE a)                                      \
+    {                                                                                              \
+        return {a, a};                                                                             \
+    }                                                                                              \
+    static inline SIMT_QUIET ONE __ushort_as_##NAME(unsigned short u)                              \
+    {                                                                                              \
+        ONE h;                                                                                     \
+        h.bits = u;                                                                                \
+        return h;                                                                                  \
+    }                                                                                              \
+    static inline SIMT_QUIET unsigned short __##NAME##_as_ushort(ONE h)                            \
+    {                                                                                              \
+        return h.bits;                                                                             \
+    }
+
 /* half, bfloat16 and pairs of them: each number by itself, in float, rounded once. */
 #define SIMT_UNARY(PAIR, ONE, NAME, NAME2, VALUE)                                                  \
     static inline SIMT_QUIET ONE NAME(ONE p)                                                       \
