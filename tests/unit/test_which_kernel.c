@@ -160,6 +160,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
              : what == cudaDevAttrComputeCapabilityMinor       ? gpu.minor
              : what == cudaDevAttrMaxSharedMemoryPerBlockOptin ? gpu.smem
              : what == cudaDevAttrMultiProcessorCount          ? 132
+             : what == cudaDevAttrL2CacheSize                  ? 60 << 20
                                                                : -1;
     assert_true(*value >= 0);
     return cudaSuccess;
