@@ -63,15 +63,14 @@ struct FewMaps {
     CUtensorMap Q, K, V;
 };
 
-/* What is the same for all blocks. The host knows it: a division takes a block a tenth of a
- * microsecond, and nothing is on its way from memory meanwhile. */
+/* What is the same for all blocks. The host divides: in a block nothing would be on its way from
+ * memory meanwhile. */
 struct FewPlan {
     KeyTiles keys;          /* of all parts */
     int part_tiles;         /* of a part; the last ones may have fewer, or none */
     int group, rows;        /* heads that read a kv head; these times queries */
     uint32_t group_inverse; /* query_of_row */
     int together, share;    /* parts of a cluster; the rows that each merges */
-    bool evict_first;       /* K and V */
 };
 
 /* The query of row r < 64: r / group, as r * ceil(2^16 / group) / 2^16. */
@@ -221,7 +220,7 @@ template <typename T, class C>
 static __global__ void __launch_bounds__(THREADS, 1)
     few_hopper_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ FewMaps maps,
                       const __grid_constant__ SplitStates parts, AttnBand band,
-                      const __grid_constant__ FewPlan plan)
+                      const __grid_constant__ FewPlan plan, bool evict_first)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
@@ -232,7 +231,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     keys.end = min(keys.begin + plan.part_tiles, keys.end);
     const int rank = parts.O ? 0 : work.split, first = rank * plan.share;
     const int mine = max(min(plan.share, plan.rows - first), 0); /* rows that this block merges */
-    const L2Policy policy = plan.evict_first ? policy_evict_first() : policy_normal();
+    const L2Policy policy = evict_first ? policy_evict_first() : policy_normal();
     successor_may_come();
     auto load_K = [&](int stage, int j) {
         const uint32_t barrier = smem + C::K_FULL + 8 * stage;
@@ -317,7 +316,7 @@ static AttnStatus clusters_are_late(const void *kernel, const cudaLaunchConfig_t
     return ATTN_OK;
 }
 
-/* Are K and V to be read evict_first? Those of a few times the L2 drive out what was written before
+/* Are K and V, so many keys of each head, to be read evict_first? Those of a few times the L2 drive out what was written before
  * them, which then goes to memory in their way. Of longer ones it is a small part, and evict_first
  * itself takes some percent. */
 static AttnStatus reads_evict_first(const AttnArgs *a, int64_t keys, bool *evict_first)
@@ -330,27 +329,27 @@ static AttnStatus reads_evict_first(const AttnArgs *a, int64_t keys, bool *evict
     return ATTN_OK;
 }
 
-template <class C>
-static AttnStatus make_plan(FewPlan *plan, const AttnArgs *a, SplitStates parts, AttnBand band)
+template <class C> static FewPlan plan_of(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
-    plan->keys = tiles_of_part<C::Bc>(*a, band, 0, 1);
-    const int tiles = plan->keys.end - plan->keys.begin;
-    plan->part_tiles = (tiles + parts.count - 1) / parts.count;
-    plan->group = (int)(a->shape.H / a->shape.Hkv);
-    plan->rows = (int)a->shape.Nq * plan->group;
-    plan->group_inverse = (uint32_t)((65536 + plan->group - 1) / plan->group);
-    plan->together = parts.O ? 1 : parts.count;
-    plan->share = (plan->rows + plan->together - 1) / plan->together;
-    return reads_evict_first(a, (int64_t)tiles * C::Bc, &plan->evict_first);
+    FewPlan plan;
+    plan.keys = tiles_of_part<C::Bc>(*a, band, 0, 1);
+    plan.part_tiles = (plan.keys.end - plan.keys.begin + parts.count - 1) / parts.count;
+    plan.group = (int)(a->shape.H / a->shape.Hkv);
+    plan.rows = (int)a->shape.Nq * plan.group;
+    plan.group_inverse = (uint32_t)((65536 + plan.group - 1) / plan.group);
+    plan.together = parts.O ? 1 : parts.count;
+    plan.share = (plan.rows + plan.together - 1) / plan.together;
+    return plan;
 }
 
 template <typename T, class C>
 static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
     FewMaps maps = {};
-    FewPlan plan = {};
-    bool late = false;
-    AttnStatus status = make_plan<C>(&plan, a, parts, band);
+    const FewPlan plan = plan_of<C>(a, parts, band);
+    bool late = false, evict_first = false;
+    AttnStatus status =
+        reads_evict_first(a, (int64_t)(plan.keys.end - plan.keys.begin) * C::Bc, &evict_first);
     if (status == ATTN_OK)
         status = make_head_map(&maps.Q, &a->Q, plan.group, (int)a->shape.Nq);
     if (status == ATTN_OK)
@@ -378,7 +377,8 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
         clusters_are_late((const void *)few_hopper_kernel<T, C>, &config, plan.together, &late);
     if (status != ATTN_OK || late)
         return late ? ATTN_SKIP : status;
-    CUDA_TRY(cudaLaunchKernelEx(&config, few_hopper_kernel<T, C>, *a, maps, parts, band, plan));
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_hopper_kernel<T, C>, *a, maps, parts, band, plan,
+                                evict_first));
     return launch_is_done((cudaStream_t)a->stream, "the kernel of few queries") ? ATTN_OK
                                                                                 : ATTN_CUDA_ERROR;
 }
