@@ -59,7 +59,8 @@ TAKEN = [
     ("mov.u32 %0, %%ctaid.y;", ' : "=r"(b)', "mov((b),blockIdx.y)"),
     ("cp.async.bulk.wait_group.read 1;", "", "bulk_wait(1)"),
     (SENT, SENT_TO, "st_async<2>((to),(bar),(a), (b))"),
-    ("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;", POLICY, "policy_evict_first((policy))"),
+    ("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;", POLICY,
+     "policy_evict_first((policy))"),
     ("barrier.cluster.arrive.relaxed.aligned;", "", "cluster_arrive(true)"),
     ("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
      "[%0], [%1, {%2, %3}], [%4], %5;",
