@@ -20,8 +20,8 @@
  *   - Each block of a cluster owns a share of the rows. Every warpgroup sends each row's m, l and O
  *     to the row's owner, once, by stores that the owner's mbarrier counts. So nobody waits for
  *     what it has itself in flight, and all blocks merge and write O.
- *   - K and V are read once. Where they are not much larger than L2, L2 is told so (evict_first):
- *     then it does not write back others' dirty lines to make room for theirs.
+ *   - K and V are read once. Up to a few times the L2, L2 is told so (evict_first): then it writes
+ *     back fewer dirty lines of others to make room for them.
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two
  * take turns, so a tile is done each 520.
@@ -316,9 +316,9 @@ static AttnStatus clusters_are_late(const void *kernel, const cudaLaunchConfig_t
     return ATTN_OK;
 }
 
-/* Are K and V, so many keys of each head, to be read evict_first? Those of a few times the L2 drive out what was written before
- * them, which then goes to memory in their way. Of longer ones it is a small part, and evict_first
- * itself takes some percent. */
+/* Are K and V, so many keys of each head, to be read evict_first? Those of a few times the L2 drive
+ * out what was written before them, which then goes to memory in their way. Of longer ones that is
+ * a small part, and evict_first itself takes some percent. */
 static AttnStatus reads_evict_first(const AttnArgs *a, int64_t keys, bool *evict_first)
 {
     int device = 0, L2 = 0;
