@@ -224,14 +224,14 @@ unsigned active_mask(void)
 
 /* --- barriers of a block and of a cluster ------------------------------------------------------*/
 
-static void arrive(Barrier &bar, u32 pc)
+static void arrive(Barrier &bar, u32 pc, bool relaxed = false)
 {
     if (bar.came.empty())
         bar.pc = pc;
     bar.came.push_back(me);
     for (Block *b : me->block->cluster)
         if (flags.check && (b == me->block || bar.id == CLUSTER))
-            gather(bar.gathering[b], me, b);
+            (relaxed ? gather_inits : gather)(bar.gathering[b], me, b);
     me->clock++;
     trace(ARRIVE, pc, 0, phase_of(bar.id, bar.phase));
 }
@@ -255,7 +255,7 @@ static void release(Barrier &bar)
             if (++lanes[{f->block, f->warp}] == lanes_of(f->warp))
                 merge_warp(*f->block, f->warp);
     for (Fiber *f : bar.waiting) {
-        f->base = bar.over[f->block];
+        bar.id == CLUSTER ? learn(f, bar.over[f->block]) : void(f->base = bar.over[f->block]);
         wake(f);
     }
     bar.waiting.clear();
@@ -667,11 +667,11 @@ void named_barrier(int id, int threads, bool wait)
 
 /* --- clusters: several blocks that run side by side -------------------------------------------*/
 
-void cluster_arrive(void)
+void cluster_arrive(bool relaxed)
 {
     Barrier &bar = me->block->cluster[0]->barriers[CLUSTER];
     me->cluster_phase = bar.phase;
-    arrive(bar, SIMT_PC);
+    arrive(bar, SIMT_PC, relaxed);
     look_at_cluster(*me->block);
 }
 

@@ -48,6 +48,7 @@ static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known
             continue;
         Clock both = *mine;
         raise(both.at, block.second->at);
+        raise(both.inits, block.second->inits);
         mine = std::make_shared<const Clock>(both);
     }
     return sum;
@@ -58,6 +59,7 @@ void join(Clock &into, const Clock &from)
     raise(into.at, from.at);
     raise(into.async, from.async);
     raise(into.fenced, from.fenced);
+    raise(into.inits, from.inits);
     into.known = join_known(into.known, from.known);
 }
 
@@ -104,6 +106,34 @@ void gather(Gathering &g, const Fiber *f, const Block *of)
         if (back != into.known->end())
             raise(into.at, back->second->at);
     }
+}
+
+/* fence.mbarrier_init covers what this thread has made, and nothing else. */
+void gather_inits(Gathering &g, const Fiber *f, const Block *of)
+{
+    Clock told = new_clock();
+    told.inits = told.at;
+    told.inits[slot_of(f->tid)] = f->inits;
+    if (g.clock.at.empty())
+        g.clock = new_clock();
+    if (f->block == of)
+        raise(g.clock.inits, told.inits);
+    else
+        g.clock.known = join_known(g.clock.known, as_known(f->block->number, std::move(told)));
+}
+
+bool knows_init(const Fiber *f, const Access &made)
+{
+    const Clock *c = f->base.get();
+    const size_t slot = slot_of(made.thread);
+    if (made.block == f->block->number && made.thread == f->tid)
+        return true;
+    if (made.block != f->block->number) {
+        if (!c->known || !c->known->count(made.block))
+            return false;
+        c = c->known->at(made.block).get();
+    }
+    return c->at[slot] >= made.clock || (c->inits.size() > slot && c->inits[slot] >= made.clock);
 }
 
 /* What is known of another block's threads. */

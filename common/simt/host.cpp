@@ -252,12 +252,14 @@ cudaError_t cudaGetLastError(void)
     return error != cudaSuccess ? error : finished();
 }
 
+static const int L2_BYTES = 1 << 20;
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 {
     memset(p, 0, sizeof *p);
     strcpy(p->name, "simt, a model on a CPU");
     p->major = 9;
-    p->l2CacheSize = 1 << 20;
+    p->l2CacheSize = L2_BYTES;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = (size_t)4 << 30;
     p->sharedMemPerBlockOptin = SMEM_MAX;
@@ -269,6 +271,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
     *v = a == cudaDevAttrComputeCapabilityMajor         ? 9
          : a == cudaDevAttrMultiProcessorCount          ? 4
          : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? SMEM_MAX
+         : a == cudaDevAttrL2CacheSize                  ? L2_BYTES
                                                         : 0;
     return cudaSuccess;
 }

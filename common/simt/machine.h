@@ -83,9 +83,10 @@ typedef std::map<u32, ClockRef> Known;
 
 /* at[t]: moment of thread t up to which all has happened before. async[t]: the same for what the
  * async proxy (copy engine, tensor cores) may rely on: raised by fence.proxy.async. fenced[t]: for
- * what an atomic may publish to other blocks: raised by __threadfence. */
+ * what an atomic may publish to other blocks: raised by __threadfence. inits[t]: as far as
+ * mbarrier.init of thread t is concerned: what a relaxed arrival at a cluster's barrier tells. */
 struct Clock {
-    std::vector<u32> at, async, fenced; /* by slot_of; fenced is empty where there was no fence */
+    std::vector<u32> at, async, fenced, inits; /* by slot_of; the last two may be empty */
     std::shared_ptr<const Known> known;
 };
 
@@ -100,7 +101,8 @@ struct Gathering {
 enum How : uint8_t {
     PLAIN,
     ATOMIC, /* atomics and volatile */
-    ASYNC   /* copy engine, wgmma */
+    ASYNC,  /* copy engine, wgmma */
+    INIT    /* mbarrier.init: who uses the mbarrier asks for himself whether it was before */
 };
 
 struct Access {
@@ -221,7 +223,7 @@ struct alignas(64) Fiber {
     uint3 index;
     int line; /* of the __syncthreads, 0: a barrier of PTX */
     /* check */
-    u32 clock;
+    u32 clock, inits; /* inits: the moment of its last fence.mbarrier_init */
     ClockRef base;
     /* count */
     std::vector<Log> log;
@@ -257,10 +259,12 @@ struct EngineCopy {
     u32 from;      /* 0, or shared memory that is read when the copy arrives */
     Fiber *issuer; /* and who said so, at that moment */
     ClockRef clock;
+    How how = ASYNC; /* PLAIN: of st.async, which is no business of the async proxy */
 };
 struct Mbarrier {
     int expected, pending, bytes;
     u32 phase, pc;
+    Access made;
     Gathering gathering; /* of the phase that is open */
     ClockRef over;       /* of the one before */
     std::vector<EngineCopy> copies;
@@ -334,7 +338,9 @@ void raise(std::vector<u32> &a, const std::vector<u32> &b);
 void join(Clock &into, const Clock &from);
 /* What f knows now. of: the block whose barrier it is. */
 void gather(Gathering &g, const Fiber *f, const Block *of);
+void gather_inits(Gathering &g, const Fiber *f, const Block *of); /* no more than of mbarriers */
 void learn(Fiber *f, const ClockRef &what);
+bool knows_init(const Fiber *f, const Access &made);
 const u32 *known_elsewhere(const Clock &c, u32 block);
 void raise_own(std::vector<u32> Clock::*which); /* a fence: to all that this thread has done */
 Clock new_clock(void);
@@ -364,7 +370,7 @@ void set_flight(u32 address, int bytes, u32 pc);
 void mark_written(uintptr_t a, size_t bytes, bool written); /* by the host */
 Memory *memory_of(uintptr_t a);
 void forget(const Memory *m);
-void write_by_engine(Block &b, u32 address, int size, u32 pc);
+void write_by_engine(Block &b, u32 address, int size, u32 pc, How how);
 void read_by_engine(Block &b, const EngineCopy &c); /* b: where it goes */
 Block &block_of(u32 address);
 

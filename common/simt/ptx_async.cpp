@@ -40,6 +40,8 @@ static Mbarrier *use(u32 bar, u32 pc)
     }
     settle_writes();
     check_shared(me, bar, 8, false, pc, ATOMIC, " (an mbarrier)");
+    if (flags.check && !knows_init(me, m->second.made))
+        finding(R_RACE_WR, {by(m->second.made, " makes an mbarrier"), by(me, pc, " uses it")});
     return &m->second;
 }
 
@@ -66,9 +68,15 @@ void mbarrier_init(u32 bar, int count)
     m.expected = m.pending = count;
     m.pc = SIMT_PC;
     m.gathering.clock = new_clock();
-    check_shared(me, bar, 8, true, m.pc, PLAIN, " (mbarrier.init)");
+    m.made = {me->block->number, me->clock, m.pc, 0, (uint16_t)me->tid, INIT, 0};
+    check_shared(me, bar, 8, true, m.pc, INIT, " (mbarrier.init)");
     settle_writes();
     me->block->mbarriers[bar % WINDOW] = m;
+}
+
+void mbarrier_init_fence(void)
+{
+    me->inits = me->clock++;
 }
 
 void mbarrier_invalidate(u32 bar)
@@ -104,7 +112,7 @@ static void land(Block &b, Mbarrier &m)
             read_by_engine(b, c);
         for (const Piece &p : c.pieces) {
             memcpy(shared_at(p.to), c.from ? shared_at(c.from) : p.bytes.data(), p.bytes.size());
-            write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
+            write_by_engine(b, p.to, (int)p.bytes.size(), c.pc, c.how);
         }
         u32 &known = m.gathering.clock.at[slot_of(ENGINE)];
         known = std::max(known, b.engine_clock++);
@@ -191,10 +199,17 @@ static u32 of_cluster(u32 address)
 static void engine_write(EngineCopy &c, u32 to, std::string piece)
 {
     const int size = (int)piece.size();
-    if (!check_shared(me, to, size, true, c.pc, ASYNC, engine))
+    if (!check_shared(me, to, size, true, c.pc, c.how, c.how == ASYNC ? engine : " (st.async)"))
         return;
     set_flight(to, size, c.pc);
     c.pieces.push_back({of_cluster(to), std::move(piece)});
+}
+
+static void leave(u32 bar, Mbarrier &m, EngineCopy &&c)
+{
+    m.copies.push_back(std::move(c));
+    if (happens_now())
+        land(block_of(bar), m);
 }
 
 /* got: bytes that were read. */
@@ -202,9 +217,7 @@ static void issue(u32 bar, Mbarrier &m, EngineCopy &&c, long got)
 {
     count_engine(c.pc, false, got, got / 32);
     trace(ENGINE_COPY, c.pc, c.bytes, phase_of(bar, m.phase));
-    m.copies.push_back(std::move(c));
-    if (happens_now())
-        land(block_of(bar), m);
+    leave(bar, m, std::move(c));
 }
 
 static void load_tile(u32 to, const void *map, u32 bar, const int *at, int rank, u32 pc)
@@ -262,6 +275,37 @@ void bulk_issue(u32 to, uintptr_t from, bool is_global, u32 bytes, u32 bar)
     }
     engine_write(c, to, std::move(piece));
     issue(bar, *m, std::move(c), is_global ? bytes : 0);
+}
+
+/* st.async. The barrier lies where the bytes go. */
+void store_async(u32 to, const float *v, int count, u32 bar)
+{
+    const u32 pc = SIMT_PC;
+    Mbarrier *m = use(bar, pc);
+    if (!m)
+        return;
+    if (&block_of(to) != &block_of(bar))
+        finding(R_MBARRIER, me, pc, " has bytes counted in another block than where they go");
+    for (int i = 0; i < count; i++)
+        check_pending(v[i], pc);
+    EngineCopy c = {{}, 4 * count, pc, 0, me, nullptr, PLAIN};
+    log_access(me, to, c.bytes, true, true, pc);
+    engine_write(c, to, std::string((const char *)v, (size_t)c.bytes));
+    leave(bar, *m, std::move(c));
+}
+
+/* createpolicy: L2 is not modelled, so a policy is nothing but a number that this has made. */
+static const u64 policies[] = {0x12f0000000000000, 0x1000000000000000};
+
+u64 make_policy(bool evict_first)
+{
+    return policies[evict_first ? 0 : 1];
+}
+
+void check_policy(u64 policy)
+{
+    if (policy != policies[0] && policy != policies[1])
+        finding(R_LIMIT, me, SIMT_PC, " has a cache policy that createpolicy has not made");
 }
 
 static void store(const Store &s)

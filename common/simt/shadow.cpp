@@ -132,7 +132,7 @@ static inline const u32 *known(const Touch &t, u32 block, bool async = false)
 
 static inline bool concerns(const Touch &t, const Access &a)
 {
-    return (a.bytes & t.now.bytes) && !(a.how == ATOMIC && t.now.how == ATOMIC);
+    return (a.bytes & t.now.bytes) && !((a.how == ATOMIC || a.how == INIT) && t.now.how == ATOMIC);
 }
 
 /* The lanes whose read of these bytes need not have happened before. */
@@ -310,14 +310,14 @@ static inline Access access_by(const Fiber *f, u32 pc, How how)
 }
 
 /* A tile has arrived: the engine is the last writer. */
-void write_by_engine(Block &b, u32 address, int size, u32 pc)
+void write_by_engine(Block &b, u32 address, int size, u32 pc, How how)
 {
     for (u32 a = address; flags.check && a < address + (u32)size; a += 4) {
         Cell &c = *shared_cell(a);
         c = Cell();
         c.epoch = b.epoch;
         c.written = 15;
-        c.writer = {b.number, b.engine_clock, pc, 0, ENGINE, ASYNC, 15};
+        c.writer = {b.number, b.engine_clock, pc, 0, ENGINE, how, 15};
     }
 }
 

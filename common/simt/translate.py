@@ -68,6 +68,11 @@ TABLE = [
     # copies by the engine
     (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS} "
      "[<to>],[<map>,{<at:>}],[<bar>];", "tma_load<{rank}>({to},{map},{bar},0,{at})"),
+    (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS}.L2::cache_hint "
+     "[<to>],[<map>,{<at:>}],[<bar>],<policy>;",
+     "tma_load_hinted<{rank}>({to},{map},{bar},{policy},{at})"),
+    ("createpolicy.fractional.L2::<how=evict_first|evict_normal>.b64 <policy>,1.0;",
+     "policy_{how}({policy})"),
     (f"cp.async.bulk.tensor.<rank=2|3|4|5>d.shared::cluster.global{LANDS}.multicast::cluster "
      "[<to>],[<map>,{<at:>}],[<bar>],<blocks>;",
      "tma_load<{rank}>({to},{map},{bar},{blocks},{at})"),
@@ -90,12 +95,16 @@ TABLE = [
     ("mbarrier.arrive.expect_tx.shared<=::cta|::cluster|>.b64 _,[<bar>],<bytes>;",
      "mbarrier_arrive({bar},{bytes})"),
     (POLL, "mbarrier_try({over},{bar},{parity})"),
-    ("barrier.cluster.arrive.release.aligned;", "cluster_arrive()"),
+    ("fence.mbarrier_init.release.cluster;", "mbarrier_init_fence()"),
+    ("barrier.cluster.arrive.release.aligned;", "cluster_arrive(false)"),
+    ("barrier.cluster.arrive.relaxed.aligned;", "cluster_arrive(true)"),
     ("barrier.cluster.wait.acquire.aligned;", "cluster_wait()"),
     # single accesses
     (f"st{SHARED}.<=b32|u32|f32> [<to>],<v>;", "st_shared({to},{v})"),
     ("st.global.<=b32|u32|f32> [<to>],<v>;", "st_global({to},{v})"),
     ("st.shared::cluster.v4.f32 [<to>],{<v:4>};", "st_cluster({to},{v})"),
+    (f"st.async<=.weak|>.shared::cluster{LANDS}.v<n=2|4>.f32 [<to>],{{<v:>}},[<bar>];",
+     "st_async<{n}>({to},{bar},{v})"),
     ("ld.shared::cluster.<=s32|u32> <v>,[<from>];", "ld_cluster({v},{from})"),
     ("mapa.shared::cluster.u32 <to>,<from>,<rank>;", "map_shared({to},{from},{rank})"),
     ("red.global.add.v4.f32 [<to>],{<v:4>};", "red_add_v4({to},{v})"),
@@ -111,8 +120,7 @@ TABLE = [
     ("mov.u32 <r>,%%laneid;", "mov_lane({r})"),
     ("setmaxnreg.<=inc|dec>.sync.aligned.u32 <n>;", "setmaxnreg({n})"),
     # what fibers need no word for; and the empty instruction, a wall for the optimiser
-    ("<=fence.mbarrier_init.release.cluster;|griddepcontrol.wait;|"
-     "griddepcontrol.launch_dependents;|;|>", "nothing()"),
+    ("<=griddepcontrol.wait;|griddepcontrol.launch_dependents;|;|>", "nothing()"),
 ]
 REGISTER_OF = {"tid": "threadIdx", "ctaid": "blockIdx", "ntid": "blockDim", "nctaid": "gridDim"}
 

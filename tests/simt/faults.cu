@@ -452,6 +452,98 @@ static __global__ void cluster_reads_too_early(float *o)
     look_there(o, s, false);
 }
 
+/* The second block sends to the first (st.async), which has announced the bytes. The cluster's
+ * barrier tells of the mbarrier alone. */
+static __device__ void send_and_wait(float *o, bool meet, bool fence, int bytes, bool wait)
+{
+    __shared__ __align__(16) float s[256];
+    __shared__ __align__(8) unsigned long long bar;
+    const unsigned here = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(here), "r"(1) : "memory");
+        if (fence)
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(here),
+                     "r"(bytes)
+                     : "memory");
+    }
+    __syncthreads();
+    if (meet) {
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    }
+    if (blockIdx.x % 2 == 1) {
+        unsigned to, there;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(to)
+            : "r"(shared_address(s + 4 * threadIdx.x)), "r"(0));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(0));
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                     "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                     "f"(1.0f), "f"(2.0f), "f"(3.0f), "f"(4.0f), "r"(there)
+                     : "memory");
+    } else {
+        unsigned over = 0;
+        while (wait && !over)
+            asm volatile("{\n.reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p;\n}\n" /* A */
+                         : "=r"(over)
+                         : "r"(here), "r"(0)
+                         : "memory");
+        o[64 * blockIdx.x + threadIdx.x] = s[4 * (threadIdx.x ^ 32)]; /* B */
+    }
+    if (!wait) /* too late */
+        cluster_barrier(true);
+}
+
+static __global__ void sent_and_waited_for(float *o)
+{
+    send_and_wait(o, true, true, 64 * 16, true);
+}
+
+static __global__ void sent_and_not_waited_for(float *o)
+{
+    send_and_wait(o, true, true, 64 * 16, false);
+}
+
+static __global__ void sent_fewer_bytes_announced(float *o)
+{
+    send_and_wait(o, true, true, 64 * 8, true);
+}
+
+static __global__ void sent_more_bytes_announced(float *o)
+{
+    send_and_wait(o, true, true, 64 * 16 + 8, true);
+}
+
+static __global__ void sent_before_the_first_barrier(float *o)
+{
+    send_and_wait(o, false, true, 64 * 16, true);
+}
+
+static __global__ void sent_without_a_fence(float *o)
+{
+    send_and_wait(o, true, false, 64 * 16, true);
+}
+
+/* A relaxed arrival tells of nothing that was written. */
+static __global__ void cluster_arrives_relaxed(float *o)
+{
+    __shared__ int s[64];
+    unsigned from;
+    int seen;
+    s[threadIdx.x] = 1; /* A */
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(from)
+        : "r"(shared_address(s + threadIdx.x)), "r"(1 - (int)blockIdx.x % 2));
+    asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(seen) : "r"(from) : "memory"); /* B */
+    o[64 * blockIdx.x + threadIdx.x] = (float)seen;
+    cluster_barrier(true);
+}
+
 static void launch_pairs(void (*kernel)(float *), float *o)
 {
     cudaLaunchAttribute cluster = {};
@@ -571,6 +663,20 @@ static int run_other(const char *name)
         launch_pairs(cluster_reads, o);            /* none: */
     else if (strcmp(name, "cluster_reads_too_early") == 0)
         launch_pairs(cluster_reads_too_early, o);  /* race: */
+    else if (strcmp(name, "sent_and_waited_for") == 0)
+        launch_pairs(sent_and_waited_for, o);      /* none: */
+    else if (strcmp(name, "sent_and_not_waited_for") == 0)
+        launch_pairs(sent_and_not_waited_for, o); /* use of bytes of a copy: */
+    else if (strcmp(name, "sent_fewer_bytes_announced") == 0)
+        launch_pairs(sent_fewer_bytes_announced, o); /* deadlock: */
+    else if (strcmp(name, "sent_more_bytes_announced") == 0)
+        launch_pairs(sent_more_bytes_announced, o); /* deadlock: */
+    else if (strcmp(name, "sent_before_the_first_barrier") == 0)
+        launch_pairs(sent_before_the_first_barrier, o); /* race: */
+    else if (strcmp(name, "sent_without_a_fence") == 0)
+        launch_pairs(sent_without_a_fence, o);     /* race: */
+    else if (strcmp(name, "cluster_arrives_relaxed") == 0)
+        launch_pairs(cluster_arrives_relaxed, o);  /* race: */
     else if (strcmp(name, "host_reads_device") == 0)
         on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
     else

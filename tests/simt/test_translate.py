@@ -30,6 +30,9 @@ def refused(text, operands=""):
 
 
 COPY = ' ::"r"(to), "l"(from)'
+SENT = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+SENT_TO = ' ::"r"(to), "f"(a), "f"(b), "r"(bar)'
+POLICY = ' : "=l"(policy)'
 REFUSED = [
     ("another size", "cp.async.cg.shared.global [%0], [%1], 8;", COPY),
     ("an unknown modifier", "cp.async.cg.shared.global.L2::evict_first [%0], [%1], 16;", COPY),
@@ -39,6 +42,10 @@ REFUSED = [
     ("an unknown instruction", "vabsdiff.u32.u32.u32 %0, %1, %2, %3;", ""),
     ("a scope", "ld.acquire.sys.global.s32 %0, [%1];", ' : "=r"(v) : "l"(p)'),
     ("a predicate", "@p bar.sync 1, 128;", ""),
+    ("a store that counts, of another type", SENT.replace("f32", "b64"), SENT_TO),
+    ("a store that counts, of one number", SENT.replace(".v2", ""), SENT_TO),
+    ("another cache policy", "createpolicy.fractional.L2::evict_last.b64 %0, 1.0;", POLICY),
+    ("a part of a cache policy", "createpolicy.fractional.L2::evict_first.b64 %0, 0.5;", POLICY),
     ("what is no operand", "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group "
      "[%0, {%1, 1%2}], [%3];", ' ::"l"(map), "r"(x), "r"(y), "r"(from)'),
 ]
@@ -51,6 +58,14 @@ TAKEN = [
     ("cp.async.wait_group %0;", ' ::"n"(N)', "cp_wait((N))"),
     ("mov.u32 %0, %%ctaid.y;", ' : "=r"(b)', "mov((b),blockIdx.y)"),
     ("cp.async.bulk.wait_group.read 1;", "", "bulk_wait(1)"),
+    (SENT, SENT_TO, "st_async<2>((to),(bar),(a), (b))"),
+    ("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;", POLICY,
+     "policy_evict_first((policy))"),
+    ("barrier.cluster.arrive.relaxed.aligned;", "", "cluster_arrive(true)"),
+    ("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+     "[%0], [%1, {%2, %3}], [%4], %5;",
+     ' ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(bar), "l"(policy)',
+     "tma_load_hinted<2>((to),(map),(bar),(policy),(x), (y))"),
 ]
 
 

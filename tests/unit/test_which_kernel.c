@@ -15,6 +15,7 @@
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "unit.h"
 
@@ -42,6 +43,8 @@ static struct {
 static char launched[1024]; /* the names of kernels, one behind the other */
 static int empty_grids, launches;
 static unsigned first_grid; /* blocks of the first launch since `launched` was empty */
+static const char *last_name;
+static bool evict_first; /* the last argument of few_hopper_kernel, when that was launched last */
 
 static struct {
     const void *function;
@@ -129,6 +132,7 @@ static cudaError_t note_launch(const void *function, dim3 grid)
         first_grid = grid.x;
     if (strlen(launched) + strlen(kernels[k].name) < sizeof launched)
         strcat(launched, kernels[k].name);
+    last_name = kernels[k].name;
     launches++;
     empty_grids += (int64_t)grid.x * grid.y * grid.z == 0;
     return cudaSuccess;
@@ -143,8 +147,10 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void 
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args)
 {
-    (void)args;
-    return note_launch(function, config->gridDim);
+    const cudaError_t error = note_launch(function, config->gridDim);
+    if (strstr(last_name, "few_hopper_kernel"))
+        evict_first = *(const bool *)args[5];
+    return error;
 }
 
 cudaError_t cudaGetDevice(int *device)
@@ -160,6 +166,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
              : what == cudaDevAttrComputeCapabilityMinor       ? gpu.minor
              : what == cudaDevAttrMaxSharedMemoryPerBlockOptin ? gpu.smem
              : what == cudaDevAttrMultiProcessorCount          ? 132
+             : what == cudaDevAttrL2CacheSize                  ? 60 << 20
                                                                : -1;
     assert_true(*value >= 0);
     return cudaSuccess;
@@ -358,6 +365,20 @@ TEST(test_kernels_and_their_tiles)
                          !strstr(launched, "merge_splits_kernel"));
         assert_int_equal(4, flash_tiles_library_cuda(&few).splits);
     }
+#ifdef HAVE_SM90A
+    few = case_of(4, 4096, 128, ATTN_BF16); /* 8 MiB of K and V; the L2 has 60 */
+    few.shape.B = 7;
+    expect(forward(&few), FEW_ON_HOPPER);
+    assert_false(evict_first);
+    few.shape.B = 8;
+    expect(forward(&few), FEW_ON_HOPPER);
+    assert_true(evict_first);
+    few.rule.left = 2000; /* half of the keys are read */
+    expect(forward(&few), FEW_ON_HOPPER);
+    assert_false(evict_first);
+    few.shape.B = 65536; /* more than a grid may have in z */
+    expect(forward(&few), "few_queries_kernel");
+#endif
     expect(forward(&some), FEW_ON_HOPPER); /* one part: too few keys for two */
     assert_null(strstr(launched, "merge_splits_kernel"));
     const FlashTiles tiles = flash_tiles_library_cuda(&some);

@@ -28,16 +28,20 @@ void cp_wait(int n);
 void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank, u32 blocks);
 void tma_store_issue(u32 from, const void *map, const int *at, int rank);
 void bulk_issue(u32 to, uintptr_t from, bool is_global, u32 bytes, u32 bar);
+void store_async(u32 to, const float *v, int count, u32 bar);
+u64 make_policy(bool evict_first);
+void check_policy(u64 policy);
 void bulk_commit(void);
 void bulk_wait(int n);
 void proxy_fence(void);
 
 void named_barrier(int id, int threads, bool wait);
 void mbarrier_init(u32 bar, int count);
+void mbarrier_init_fence(void);
 void mbarrier_invalidate(u32 bar);
 void mbarrier_arrive(u32 bar, int bytes);
 void mbarrier_wait(u32 bar, u32 parity);
-void cluster_arrive(void);
+void cluster_arrive(bool relaxed);
 void cluster_wait(void);
 u32 map_to_block(u32 from, int rank);
 
@@ -101,6 +105,20 @@ SIMT_PTX tma_load(u32 to, P map, u32 bar, u32 blocks, I... index)
     const int at[5] = {index...};
     tma_load_issue(to, (const void *)map, bar, at, rank, blocks);
 }
+template <int rank, class P, class... I>
+SIMT_PTX tma_load_hinted(u32 to, P map, u32 bar, u64 policy, I... index)
+{
+    check_policy(policy);
+    tma_load<rank>(to, map, bar, 0, index...);
+}
+template <class T> SIMT_PTX policy_evict_first(T &policy)
+{
+    policy = make_policy(true);
+}
+template <class T> SIMT_PTX policy_evict_normal(T &policy)
+{
+    policy = make_policy(false);
+}
 template <int rank, class P, class... I> SIMT_PTX tma_store(u32 from, P map, I... index)
 {
     static_assert(sizeof...(I) == rank, "a coordinate for each dimension");
@@ -139,6 +157,12 @@ SIMT_PTX st_cluster(u32 to, float a, float b, float c, float d)
 {
     const float v[4] = {a, b, c, d};
     store_shared(to, v, 16);
+}
+template <int n, class... F> SIMT_PTX st_async(u32 to, u32 bar, F... from)
+{
+    static_assert(sizeof...(F) == n, "a register for each number");
+    const float v[n] = {from...};
+    store_async(to, v, n, bar);
 }
 template <class T> SIMT_PTX ld_cluster(T &v, u32 from)
 {

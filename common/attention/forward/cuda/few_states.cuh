@@ -36,8 +36,8 @@ struct KeyTiles {
 };
 
 template <int Bc>
-static __device__ __forceinline__ KeyTiles tiles_of_part(const AttnArgs &a, AttnBand band,
-                                                         int split, int splits)
+static ATTN_HD __forceinline__ KeyTiles tiles_of_part(const AttnArgs &a, AttnBand band, int split,
+                                                      int splits)
 {
     const int last_row = (int)a.shape.Nq - 1, last_key = (int)a.shape.Nk - 1;
     const int first = max(band.from, 0), last = min(last_row + band.to, last_key);

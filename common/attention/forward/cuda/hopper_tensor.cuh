@@ -12,8 +12,9 @@
  * - on_hopper, copies_by_engine (host): is this a GPU for it; can the engine read and write this
  *   tensor?
  * - make_head_map (host): its tensor map. load_rows, store_rows_of_panel, store_rows_end: a tile.
+ * - L2Policy, policy_evict_first, policy_normal; load_rows with one of them.
  * - write_smem: one word of a tile.
- * - write_cluster: to the blocks of a cluster (cluster.cuh).
+ * - cluster_arrive_relaxed, send: between the blocks of a cluster (cluster.cuh).
  */
 #ifndef FLASH_FORWARD_HOPPER_TENSOR_CUH
 #define FLASH_FORWARD_HOPPER_TENSOR_CUH
@@ -78,6 +79,38 @@ static __device__ __forceinline__ void load_rows(uint32_t to_smem, int panel_byt
                      : "memory");
 }
 
+/* createpolicy: what L2 does with the lines of a copy. evict_first: it gives them up before others.
+ * normal: as without a policy. */
+typedef uint64_t L2Policy;
+
+static __device__ __forceinline__ L2Policy policy_evict_first(void)
+{
+    L2Policy policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+static __device__ __forceinline__ L2Policy policy_normal(void)
+{
+    L2Policy policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+template <int PANELS>
+static __device__ __forceinline__ void load_rows(uint32_t to_smem, int panel_bytes,
+                                                 const CUtensorMap *map, int b, int h, int n,
+                                                 uint32_t barrier, L2Policy policy)
+{
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(
+                         to_smem + panel * panel_bytes),
+                     "l"(map), "r"(barrier), "r"(panel * PANEL), "r"(h), "r"(n), "r"(b), "l"(policy)
+                     : "memory");
+}
+
 /* cp.async.bulk.tensor, shared to global memory: one panel. Rows from N and channels from d (a
  * multiple of 8) on are left out. store_rows_end must follow the last one. */
 static __device__ __forceinline__ void
@@ -101,12 +134,29 @@ static __device__ __forceinline__ void write_smem(uint32_t to, uint32_t word)
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
 
-/* st.shared::cluster. An address of the own block will do, too. */
-static __device__ __forceinline__ void write_cluster(uint32_t to, float a, float b, float c,
-                                                     float d)
+/* barrier.cluster.arrive that promises nothing but that this thread has come, and what
+ * barrier_init_done says of mbarriers. It waits for no memory. cluster_wait as ever. */
+static __device__ __forceinline__ void cluster_arrive_relaxed(void)
 {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b),
-                 "f"(c), "f"(d)
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+/* st.async: to the shared memory of a block of the cluster, this one or another, whose `barrier`
+ * counts the bytes when they are there. Both are of cluster_address. */
+static __device__ __forceinline__ void send(uint32_t to, float a, float b, float c, float d,
+                                            uint32_t barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void send(uint32_t to, float a, float b, uint32_t barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+                 "[%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(a), "f"(b), "r"(barrier)
                  : "memory");
 }
 
