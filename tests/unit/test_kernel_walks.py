@@ -7,7 +7,8 @@ usage: test_kernel_walks.py C++_COMPILER...
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
 - consume_in_turns, of the rungs and of the library: a product reads a dS only after a wait for it;
-  the one that nobody needs reads K. Every dQ comes from the dS of its own tile.
+  the one that nobody needs reads K. Every dQ comes from the dS of its own tile. The library's
+  blocks stay, and its tiles count on from turn to turn.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
 """
 import pathlib
@@ -46,7 +47,8 @@ struct KeyBlock { int b, j0; };
 struct KeyWalk { int i0, h, count; };
 enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
-static int waits[2], reads[2], stores, adds, reads_of_K;
+static int waits[2], reads[2], stores, adds, reads_of_K, looks, start;
+static uint32_t K_now; /* K of this turn */
 static float cells[16];
 template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
 template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
@@ -78,16 +80,16 @@ static void barrier_wait(uint32_t barrier, uint32_t parity, int)
 {
     for (int s = 0; s < 2; s++)
         if (barrier == full + 8 * s) {
-            CHECK((int)parity == waits[s] % 2, "wait %d for dS %d: phase %u", waits[s], s, parity);
-            waits[s]++;
+            looks += (int)parity != waits[s] % 2; /* at a phase that is over */
+            waits[s] += (int)parity == waits[s] % 2;
         }
 }
 template <typename T, class C>
 static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
 {
-    CHECK(K == C::K, "K is not K");
+    CHECK(K == K_now, "K is not K");
     dQ[0][0] = -1;
-    if (dS == C::K) {
+    if (dS == K_now) {
         reads_of_K++;
         return;
     }
@@ -99,38 +101,45 @@ static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
 static void add_dQ(float *to, const float (&dQ)[8][4])
 {
     CHECK(to == (adds < 0 ? NULL : cells + adds), "dQ %d goes elsewhere", adds);
-    CHECK(adds < 0 || dQ[0][0] == adds % 2, "dQ %d comes from dS %g", adds, dQ[0][0]);
+    CHECK(adds < 0 || dQ[0][0] == (start + adds) % 2, "dQ %d comes from dS %g", adds, dQ[0][0]);
     adds++;
 }
 template <class C, bool ORDERED>
 static void add_dQ_in_order(float *to, const float (&dQ)[8][4], uint32_t, int, int number)
 {
-    CHECK(number == adds, "dQ %d is added as number %d", adds, number);
+    CHECK(number == (adds < 0 ? -1 : start + adds), "dQ %d is added as number %d", adds, number);
     add_dQ(to, dQ);
 }
-@WgmmaKeys@
+@tiles@
 @consume_in_turns@
-template <int D> static void play(int count, int warpgroup)
+template <int D> static void play(int count, int warpgroup, int turn)
 {
-    typedef WgmmaKeys<D> C;
+    typedef @Tile@<D> C;
     static unsigned char smem[C::ALL];
     float dK[D / 8][4], dV[D / 8][4];
-    waits[0] = waits[1] = reads[0] = reads[1] = stores = reads_of_K = 0;
+    reads_of_K = looks = 0;
     adds = -1; /* the first one is nobody's */
     full = C::dS_FULL;
+    K_now = @K@;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
-    consume_in_turns<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem, warpgroup);
-    CHECK(adds == (count ? count : -1) && reads[0] + reads[1] == count && reads_of_K == (count > 0),
-          "d = %d, %d tiles: %d sums, %d + %d products, %d of K", D, count, adds, reads[0],
-          reads[1], reads_of_K);
+    consume_in_turns<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem,
+                                     warpgroup@turn@);
+    CHECK(adds == (count ? count : -1) && reads[0] + reads[1] == start + count &&
+              reads_of_K == (count > 0) && looks == (@looks@ && count > 0),
+          "d = %d, turn %d, %d tiles: %d sums, %d + %d products, %d of K, %d looks", D, turn, count,
+          adds, reads[0], reads[1], reads_of_K, looks);
+    start += count;
 }
 int main()
 {
-    for (int count = 0; count < 8; count++)
-        for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
-            play<64>(count, warpgroup);
-            play<128>(count, warpgroup);
-        }
+    for (int counts = 0; counts < 8 * @more_turns@; counts++)
+        for (int d = 64; d <= 128; d += 64)
+            for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
+                waits[0] = waits[1] = reads[0] = reads[1] = stores = start = 0;
+                for (int turn = 0, left = counts; turn == 0 || left > 0; turn++, left /= 8)
+                    d == 64 ? play<64>(left % 8, warpgroup, turn)
+                            : play<128>(left % 8, warpgroup, turn);
+            }
     return wrong;
 }
 """
@@ -143,8 +152,8 @@ static BlockWork work_of_head(const Problem &p, int head, int i0)
 {
     return {head / p.H, head % p.H, head % p.H / (p.H / p.Hkv), i0};
 }
-struct Tile { static const int Br = 64; };
-struct HopperWork { int fold, section, missing; struct { int first, count; } heads; };
+struct Tile { static const int Br = 64, CONSUMERS = 3; };
+struct HopperWork { int fold, section, missing; struct { int first, count; } heads; bool level; };
 static int rows_of(const AttnArgs &a, const HopperWork &) { return (int)a.shape.Nq; }
 @tile_of_turn@
 int main()
@@ -152,11 +161,12 @@ int main()
     for (int Nq = 1; Nq < 300; Nq += 70)
         for (int heads = 2; heads <= 12; heads += 2)
             for (int section = 1; section <= heads; section++)
-                for (unsigned blocks = 1; blocks <= 9; blocks++) {
+                for (unsigned n = 2; n <= 19; n++) {
+                    const unsigned blocks = n / 2;
                     static int seen[12][8];
                     const int tiles = (Nq + 63) / 64;
                     @Args@ a = {@sizes@};
-                    HopperWork work = {0, section, 0, {0, heads}};
+                    HopperWork work = {0, section, 0, {0, heads}, n % 2 == 1};
                     for (int n = 0; n < 12 * 8; n++)
                         seen[n / 8][n % 8] = 0;
                     gridDim.x = blocks;
@@ -197,19 +207,25 @@ def run(tap, cxx, folder, name, source):
 
 def main():
     tap, cxx = Tap(), sys.argv[1:]
+    staying = "common/attention/backward/cuda/hopper_keys.cuh"
     tile = cut("common/units/wgmma_keys.cuh", "template <int D_> struct WgmmaKeys {", "};")
+    tiles = "\n".join([tile, cut(staying, "template <int D> struct StayingKeys", "};"),
+                       cut(staying, r"template <class C> static [^\n]* place_of_K", "}")])
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for path, more, arguments in (
-                ("04_flash_backward/cuda/v12_turns.cu", "",
-                 "Pass(), Band(), KeyBlock(), 1, 1.0f,"),
-                ("common/attention/backward/cuda/hopper_keys.cuh", ", true",
-                 "AttnArgs(), Pass(), RowSight(), KeyBlock(),")):
+        for path, words in (
+                ("04_flash_backward/cuda/v12_turns.cu",
+                 {"arguments": "Pass(), Band(), KeyBlock(), 1, 1.0f,", "tiles": tile,
+                  "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1"}),
+                (staying,
+                 {"More": ", true", "arguments": "AttnArgs(), Pass(), RowSight(), KeyBlock(),",
+                  "tiles": tiles, "Tile": "StayingKeys", "K": "place_of_K<C>(turn)",
+                  "turn": ", turn, start, 1.0f", "looks": "1", "more_turns": "64"})):
+            words = {"More": "", "turn": "", **words,
+                     "consume_in_turns": function(path, "consume_in_turns")}
             run(tap, cxx, folder,
                 f"consume_in_turns of {path} reads what has been waited for, or K",
-                TURNS.replace("@WgmmaKeys@", tile).replace("@arguments@", arguments)
-                .replace("@consume_in_turns@", function(path, "consume_in_turns"))
-                .replace("@More@", more))
+                re.sub(r"@(\w+)@", lambda word: words[word[1]], TURNS))
         rung, library = "BlockWork Problem 2,heads/2,1,Nq".split(), ("QueryTile", "AttnArgs",
                                                                      "{2, heads / 2, 1, Nq}, 1.0f")
         for path, section, words in (
