@@ -10,7 +10,7 @@
  * first has begun the second. dK and dV leave from registers: nobody has to meet for that.
  *
  * Who gets which keys: blocks take tickets, so that none waits for a plan. Where several launches
- * may add to one dQ at a time (a ring's two streams), there are no tickets, and a block has one turn.
+ * may add to one dQ at a time (a ring's two streams), there are no tickets: a block has one turn.
  *
  * Two threads load. A tile has one stage to spare, so whatever a thread does between the moment
  * when a stage is free and the order to fill it is lost: with one thread and copies of 64 rows,
@@ -22,7 +22,8 @@
  *
  * Interface:
  * - KeysWork: what a launch works on. make_maps (host). readable (host): by the copy engine.
- * - StayingKeys: the tile. KeyTask: what a turn works on. load_Q, load_dO: orders to the copy engine.
+ * - StayingKeys: the tile. KeyTask: what a turn works on.
+ * - load_Q, load_dO: orders to the copy engine.
  * - add_keys: dK and dV to the sums. store_keys: to their tensors.
  * - keys_kernel: d up to 64 and 128.
  */
@@ -259,9 +260,9 @@ static __device__ __forceinline__ RowSight sight_of_task(const KeyTask &task, co
             task.full.end, task.seen};
 }
 
-/* By one thread: the keys of one turn after another, and dO of its tiles, all as soon as their place
- * is free. The next ticket is taken when all of a turn has been asked for: earlier would leave other
- * blocks waiting for keys that nobody works on. */
+/* By one thread: the keys of one turn after another, and dO of its tiles, all as soon as their
+ * place is free. The next ticket is taken when all of a turn has been asked for: earlier would
+ * leave other blocks waiting for keys that nobody works on. */
 template <class C, bool ORDERED>
 static __device__ __forceinline__ void produce_keys(const BoxMaps &maps, const AttnArgs &a,
                                                     const KeysWork &work, unsigned char *smem_bytes)
@@ -358,8 +359,8 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     round_factor<T, C>(dS_factor, dP);
 }
 
-/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. start: the number of its first
- * tile, where tiles count on from turn to turn. */
+/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. start: the number of its
+ * first tile, where tiles count on from turn to turn. */
 template <typename T, class C, bool ORDERED>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,

@@ -113,8 +113,8 @@ static __device__ __forceinline__ RowRange rows_before(const RowSight &sight, in
     return theirs;
 }
 
-/* By one thread, for one warpgroup. block: or the pair. theirs: of rows_before. back: the last keys come first. number: of
- * the first dQ of the walk. Returns that of the next one. */
+/* By one thread, for one warpgroup. block: or the pair. theirs: of rows_before. back: the last keys
+ * come first. number: of the first dQ of the walk. Returns that of the next one. */
 template <class C>
 static __device__ __forceinline__ int
 keep_order(const AttnArgs &a, const Pass &pass, bool back, RowRange theirs, const KeyBlock &block,

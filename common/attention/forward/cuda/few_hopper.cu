@@ -20,8 +20,8 @@
  *   - Each block of a cluster owns a share of the rows. Every warpgroup sends each row's m, l and O
  *     to the row's owner, once, by stores that the owner's mbarrier counts. So nobody waits for
  *     what it has itself in flight, and all blocks merge and write O.
- *   - K and V that do not fit the L2 are of no use there. L2 is told so (evict_first): it then gives
- *     up their lines, and writes back fewer of what others have written, which takes the memory's
+ *   - K and V that do not fit the L2 are of no use there. L2 is told so (evict_first): it gives up
+ *     their lines, and writes back fewer of what others have written, which takes the memory's
  *     time. K and V that do fit stay for the next step.
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two

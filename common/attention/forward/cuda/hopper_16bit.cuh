@@ -87,7 +87,7 @@ static __device__ __forceinline__ int rows_of(const AttnArgs &a, const HopperWor
  * shortest in the next. Within a section the longest tiles of all heads come first.
  *
  * Where tiles are equally long, only those with missing rows are shorter. A head has one of them:
- * with 6 tiles a head and 132 blocks the same blocks would get it in each turn, and all others none.
+ * with 6 tiles a head and 132 blocks the same blocks would get it each turn, and all others none.
  * So each block moves on by one place from turn to turn.
  *
  * Warpgroups without rows are the first ones of a head's first tile: their rows are negative. Under
