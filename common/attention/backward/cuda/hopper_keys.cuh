@@ -4,17 +4,23 @@
  * asked: positions that grow (row_rule.cuh), head dimensions below that of the tile, dK and dV as
  * sums in float32, a fixed order of sums (ordered_dq.cuh).
  *
- * Blocks stay, as those of stage 03's v14: while the warpgroups end with one block of keys, K and V
- * of the next one come to a second place, with its first tiles of queries. So nothing waits for
- * memory between two blocks, and the second warpgroup may still be busy with the first when the
- * first has begun the second. dK and dV leave from registers: nobody has to meet for that.
+ * Blocks stay, as those of stage 03's v14: each works on one block of keys after another, a turn
+ * each. K and V have two places, one for even turns, one for odd. The next ones come, with their
+ * first tiles of queries, while the warpgroups still have those before. One warpgroup may begin a
+ * turn before the other has ended the last: dK and dV leave from registers, so they need not meet.
  *
- * Who gets which keys: blocks take tickets, so that none waits for a plan. Where several launches
- * may add to one dQ at a time (a ring's two streams), there are no tickets: a block has one turn.
+ * What all must know of a turn, its KeyTask, lies beside K and V and goes with them: it is there
+ * when they are, and its place is free when theirs is. Tiles count on from turn to turn. So stages
+ * and their barriers know nothing of turns, and dS of a turn's last tile is given back in the first
+ * step of the next turn.
  *
- * Two threads load. A tile has one stage to spare, so whatever a thread does between the moment
- * when a stage is free and the order to fill it is lost: with one thread and copies of 64 rows,
- * d = 64 was 8 % slower.
+ * Who gets which keys: for each turn a block draws a ticket from a counter in global memory. Where
+ * several launches may add to one dQ at a time (a ring's two streams), there are none, and a block
+ * has one turn.
+ *
+ * Two threads load, one K, V and dO, the other Q, and a tile is one copy. A tile has one stage to
+ * spare, so what a thread does between the moment when a stage is free and the order to fill it is
+ * lost. A form with one such thread, and copies of 64 rows, was 8 % slower at d = 64.
  *
  * Head dimensions. The copy engine fills channels from d on with zeros, and leaves them out on the
  * way back, 16 bytes at a time: d is a multiple of 8. For that a map has the channels of a head as
@@ -65,7 +71,7 @@ struct BoxMaps {
     BoxMap Q, K, V, dO, dK, dV;
 };
 
-/* K and V have two places, one for each second turn, and each place its task. */
+/* The second place of K and V, for odd turns, and a task for each place. */
 template <int D> struct StayingKeys : WgmmaKeys<D> {
     typedef WgmmaKeys<D> TILE;
     static const int OTHER_K = (TILE::ALL + 1023) / 1024 * 1024;
@@ -206,8 +212,8 @@ static __device__ __forceinline__ void load_keys(const BoxMaps &maps, const KeyB
     }
 }
 
-/* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
- * its first half twice: queries past the end are hidden. */
+/* Q and its stats. stats: of the head, padded to whole 64 queries. So a tile of 128 may have to
+ * take its first half twice: queries past the end are hidden. */
 template <class C>
 static __device__ __forceinline__ void load_Q(const BoxMaps &maps, int b, const KeyWalk &walk,
                                               const float2 *stats, int Nq, uint32_t smem, int stage)
@@ -261,8 +267,8 @@ static __device__ __forceinline__ RowSight sight_of_task(const KeyTask &task, co
 }
 
 /* By one thread: the keys of one turn after another, and dO of its tiles, all as soon as their
- * place is free. The next ticket is taken when all of a turn has been asked for: earlier would
- * leave other blocks waiting for keys that nobody works on. */
+ * place is free. The next ticket is drawn when all dO of a turn has been asked for: earlier,
+ * another block could have had these keys, and with --deterministic others would wait for them. */
 template <class C, bool ORDERED>
 static __device__ __forceinline__ void produce_keys(const BoxMaps &maps, const AttnArgs &a,
                                                     const KeysWork &work, unsigned char *smem_bytes)
@@ -288,6 +294,7 @@ static __device__ __forceinline__ void produce_keys(const BoxMaps &maps, const A
         task->full = {sight.full_begin, sight.full_end};
         if (ORDERED)
             task->before = rows_before<C>(sight, block.j0, work.back);
+        /* The copies are announced only now: this arrival also says that the task is there. */
         barrier_expect(full, 4 * C::BOX);
         KeyWalk walk = task->walk; /* again, from memory: so it takes no registers until here */
         const int b = task->block.b;
@@ -372,7 +379,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
     const uint32_t my_K = K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
     const RowRange seeing = {sight.first_row, sight.end_row};
     const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = start + walk.count - 1;
-    /* dS_before: where dS of the tile before lies; in front of the first tile K. */
+    /* dS_before: where dS of the tile before lies. The first tile of a turn has none before it:
+     * that product reads K and V, and add_dQ drops it (dQ_before is NULL). */
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
@@ -394,6 +402,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         wgmma_wait<1>(S);
         weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale_log2, sight, walk.i0, block.j0,
                           (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES));
+        /* Of the turn before. In the first two tiles of all, the barrier is fresh: we pass. */
         barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(smem + C::dS + stage * C::dS_BYTES, dS_factor, warpgroup);
     }
@@ -407,8 +416,9 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
-        /* Of the tile before, if need be of the turn before: then it has come long ago. (Not asking
-         * in the first tile costs a branch, and the branch 1 to 3 % of the rate.) */
+        /* Of the tile before; in the first tile of a turn it has come long ago, or the barrier is
+         * fresh. (Not to ask then costs a branch, and the branch up to 3 % of the rate, in long
+         * rows more.) */
         barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
         threads_sync(TURN + warpgroup, CONSUMER_THREADS);
         wgmma_begin();
@@ -506,8 +516,7 @@ add_keys(const float (&dK)[CHANNELS / 8][4], const float (&dV)[CHANNELS / 8][4],
     }
 }
 
-/* w of lane t of four neighbours becomes element t of each of them: what lane k had as w[t], lane t
- * has as w[k]. */
+/* A transpose between four neighbouring lanes: what lane k had as w[t], lane t has as w[k]. */
 static __device__ __forceinline__ void turn_quad(uint32_t (&w)[4])
 {
     const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
@@ -562,6 +571,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         start_barriers<C>(smem);
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
+            /* each warp that computes, who loads Q, and who keep the order */
             barrier_init(smem + C::KEYS_FREE + 8 * place,
                          CONSUMER_THREADS / 32 + (ORDERED ? 3 : 1));
         }
@@ -573,7 +583,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (warpgroup == PRODUCER) {
         const int warp = threadIdx.x % 128 / 32;
         registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x % 32 == 0) {
+        if (threadIdx.x % 32 == 0) { /* a thread of each warp has a task of its own */
             if (warp == 3)
                 produce_keys<C, ORDERED>(boxes_of(maps), a, work, smem_bytes);
             else if (warp == 2)
@@ -586,7 +596,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         registers_take<CONSUMER_REGISTERS>();
         /* Plus 0, which the compiler does not know to be the same in all lanes. Else it keeps the
          * factor in a uniform register, and half of the multiply-adds in front of exp2 read two
-         * registers of one bank. */
+         * registers of one bank. (No time has shown it yet.) */
         const float scale_log2 = a.scale * (float)M_LOG2E + (float)threadIdx.y;
 #pragma unroll 1
         for (int turn = 0, start = 0; task_of_turn<C>(smem_bytes, turn)->exists; turn++) {

@@ -18,7 +18,8 @@
  * before its fence is before whatever comes after it.
  *
  * Nobody may wait for a block that has not started, because that one may be waiting for our place.
- * So a block takes a ticket when it starts, and the order is that of the tickets of a head.
+ * So a block takes a ticket when it begins with its keys, and the order is that of the tickets of
+ * a head.
  *
  * Which order? Without a mask all blocks begin with the same queries, from the first keys to the
  * last, each one handover (about 1.5 us) behind the one before. That costs once, at the start, if
