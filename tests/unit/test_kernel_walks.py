@@ -7,8 +7,9 @@ usage: test_kernel_walks.py C++_COMPILER...
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
 - consume_in_turns, of the rungs and of the library: a product reads a dS only after a wait for it;
-  the one that nobody needs reads K. Every dQ comes from the dS of its own tile. The library's
-  blocks stay, and its tiles count on from turn to turn.
+  the one that nobody needs reads K. Every dQ comes from the dS of its own tile, a place of dS is
+  free when it is written, and the two warpgroups hand over as often as they wait. The library's
+  blocks stay, its tiles count on from turn to turn, and what a turn has taken it gives back.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
 """
 import pathlib
@@ -47,27 +48,43 @@ struct KeyBlock { int b, j0; };
 struct KeyWalk { int i0, h, count; };
 enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
-static int waits[2], reads[2], stores, adds, reads_of_K, looks, start;
+static int waits[2], reads[2], stores, adds, reads_of_K, looks, start, group;
+static int Q_waits[2], dO_waits[2], Q_frees, dO_frees, dS_frees[2], K_frees, handed, awaited;
 static uint32_t K_now; /* K of this turn */
 static float cells[16];
 template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
 template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
 static void wgmma_begin() {}
-static void threads_arrive(int, int) {}
-static void threads_sync(int, int) {}
-static void report(uint32_t) {}
+static void threads_arrive(int id, int) { handed += id == TURN + 1 - group; }
+static void threads_sync(int id, int) { awaited += id == TURN + group; }
+struct Barriers { uint32_t Q_FULL, dO_FULL, Q_FREE, dO_FREE, dS_FULL, dS_FREE, KEYS_FREE; } at;
+static void report(uint32_t barrier)
+{
+    for (int s = 0; s < 2; s++) {
+        Q_frees += barrier == at.Q_FREE + 8 * s;
+        dO_frees += barrier == at.dO_FREE + 8 * s;
+        dS_frees[s] += barrier == at.dS_FREE + 8 * s;
+    }
+    K_frees += barrier == at.KEYS_FREE;
+}
 static RowRange rows_that_see(const Band &) { return {0, 0}; }
 template <class C> static void publish_dS(uint32_t, int) {}
 template <class C> static void clear_unseen_rows(unsigned char *, RowRange, int, int) {}
 template <class C> static void next_tile(KeyWalk &walk) { walk.i0 += C::Br; }
 template <typename T, class C>
-static void multiply_rows(float (&)[C::Br / 8][4], uint32_t, uint32_t) {}
+static void multiply_rows(float (&)[C::Br / 8][4], uint32_t keys, uint32_t)
+{
+    const uint32_t mine = K_now + group * C::BOX;
+    CHECK(keys == mine || keys == mine + C::V - C::K, "a product of other keys: %u", keys);
+    CHECK(K_frees == 0, "K is read after it was given back");
+}
 template <typename T, class C>
 static void add_product(float (&)[C::D / 8][4], const uint32_t (&)[C::Br / 16][4], uint32_t) {}
 template <class C>
 static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
 {
     CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
+    CHECK(dS_frees[stores % 2] == stores / 2, "dS of tile %d: its place is not free", stores);
     stores++;
 }
 template <typename T, class C, typename... More> static void weigh_pairs(More &&...) {}
@@ -75,19 +92,25 @@ template <class C> static float *dQ_slab(float *, int, int, int i0, int)
 {
     return cells + i0 / C::Br;
 }
-static uint32_t full; /* where the barriers of dS lie */
 static void barrier_wait(uint32_t barrier, uint32_t parity, int)
 {
-    for (int s = 0; s < 2; s++)
-        if (barrier == full + 8 * s) {
+    for (int s = 0; s < 2; s++) {
+        if (barrier == at.dS_FULL + 8 * s) {
             looks += (int)parity != waits[s] % 2; /* at a phase that is over */
             waits[s] += (int)parity == waits[s] % 2;
+        } else if (barrier == at.dS_FREE + 8 * s) {
+            CHECK((int)parity != dS_frees[s] % 2, "a wait for dS %d that never ends", s);
+        } else if (barrier == at.Q_FULL + 8 * s) {
+            CHECK((int)parity == Q_waits[s]++ % 2, "Q %d: phase %u", s, parity);
+        } else if (barrier == at.dO_FULL + 8 * s) {
+            CHECK((int)parity == dO_waits[s]++ % 2, "dO %d: phase %u", s, parity);
         }
+    }
 }
 template <typename T, class C>
 static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
 {
-    CHECK(K == K_now, "K is not K");
+    CHECK(K == K_now && K_frees == 0, "K is not K, or has been given back");
     dQ[0][0] = -1;
     if (dS == K_now) {
         reads_of_K++;
@@ -117,10 +140,12 @@ template <int D> static void play(int count, int warpgroup, int turn)
     typedef @Tile@<D> C;
     static unsigned char smem[C::ALL];
     float dK[D / 8][4], dV[D / 8][4];
-    reads_of_K = looks = 0;
+    const int hands = count > 1 ? count - 1 : 0;
+    reads_of_K = looks = K_frees = handed = awaited = 0;
     adds = -1; /* the first one is nobody's */
-    full = C::dS_FULL;
+    at = {C::Q_FULL, C::dO_FULL, C::Q_FREE, C::dO_FREE, C::dS_FULL, C::dS_FREE, @keys_free@};
     K_now = @K@;
+    group = warpgroup;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
     consume_in_turns<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem,
                                      warpgroup@turn@);
@@ -128,7 +153,14 @@ template <int D> static void play(int count, int warpgroup, int turn)
               reads_of_K == (count > 0) && looks == (@looks@ && count > 0),
           "d = %d, turn %d, %d tiles: %d sums, %d + %d products, %d of K, %d looks", D, turn, count,
           adds, reads[0], reads[1], reads_of_K, looks);
+    CHECK(handed == hands && awaited == hands, "%d tiles: %d turns taken, %d handed over", count,
+          awaited, handed);
     start += count;
+    CHECK(Q_waits[0] + Q_waits[1] == start && dO_waits[0] + dO_waits[1] == start, "turn %d: waits",
+          turn);
+    if (@looks@)
+        CHECK(Q_frees == start && dO_frees == start && K_frees == 1,
+              "turn %d: %d Q, %d dO, %d K given back", turn, Q_frees, dO_frees, K_frees);
 }
 int main()
 {
@@ -136,6 +168,8 @@ int main()
         for (int d = 64; d <= 128; d += 64)
             for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
                 waits[0] = waits[1] = reads[0] = reads[1] = stores = start = 0;
+                Q_waits[0] = Q_waits[1] = dO_waits[0] = dO_waits[1] = Q_frees = dO_frees = 0;
+                dS_frees[0] = dS_frees[1] = 0;
                 for (int turn = 0, left = counts; turn == 0 || left > 0; turn++, left /= 8)
                     d == 64 ? play<64>(left % 8, warpgroup, turn)
                             : play<128>(left % 8, warpgroup, turn);
@@ -216,11 +250,13 @@ def main():
         for path, words in (
                 ("04_flash_backward/cuda/v12_turns.cu",
                  {"arguments": "Pass(), Band(), KeyBlock(), 1, 1.0f,", "tiles": tile,
-                  "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1"}),
+                  "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1",
+                  "keys_free": "0"}),
                 (staying,
                  {"More": ", true", "arguments": "AttnArgs(), Pass(), RowSight(), KeyBlock(),",
                   "tiles": tiles, "Tile": "StayingKeys", "K": "place_of_K<C>(turn)",
-                  "turn": ", turn, start, 1.0f", "looks": "1", "more_turns": "64"})):
+                  "turn": ", turn, start, 1.0f", "looks": "1", "more_turns": "64",
+                  "keys_free": "C::KEYS_FREE + 8 * (turn % 2)"})):
             words = {"More": "", "turn": "", **words,
                      "consume_in_turns": function(path, "consume_in_turns")}
             run(tap, cxx, folder,
