@@ -101,7 +101,7 @@ static inline void finish_fragments(const PassSizes &n, float scale, const float
 {
     const int64_t tiles = (int64_t)n.B * n.H * divide_up(n.band.Nq, C::Br);
     const int64_t items = tiles * (C::Br * C::D / 16);
-    const auto fragments = fragments_kernel<T, C>; /* of this namespace: a call looks further */
+    const auto fragments = fragments_kernel<T, C>; /* that above: a call might find another */
     fragments<<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(n, scale, dQ_sum, dQ);
 }
 

@@ -56,17 +56,15 @@ static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
 #define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
 
 /* Heads, of so many blocks each, whose tiles of keys are taken in turn. With a mask the longest
- * tiles of several heads come first: of as many as fit the L2 cache, but enough to fill the GPU.
- * In order and without a mask: those that fill it twice (ordered_dq.cuh). All tiles alike: one head
- * after another. */
-static int heads_of_section(const AttnArgs *a, bool ordered, int blocks)
+ * tiles of several heads come first: of as many as fit the L2 cache, but enough to fill the GPU's
+ * places for blocks. In order and without a mask: those that fill it twice (ordered_dq.cuh). All
+ * tiles alike: one head after another. */
+static int heads_of_section(const AttnArgs *a, bool ordered, int blocks, int places)
 {
     const AttnShape *n = &a->shape;
     const bool masked = a->rule.left >= 0 || a->rule.right >= 0;
     const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
-    int device = 0, places = 1;
-    if ((!ordered && !masked) || cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    if (!ordered && !masked)
         return 1;
     const int64_t least = ((masked ? 1 : 2) * places + blocks - 1) / blocks;
     const int64_t cached = ((int64_t)SECTION_MIB << 20) / bytes; /* Q 2, dO 2, dQ 4 */
@@ -152,7 +150,7 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     CUDA_TRY(cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device));
     if (ordered || parts == GRADIENTS_ALL)
         work.tickets = (int *)(pass.dQ_sum + rows * D) + rows / 64 * OWNERS;
-    work.section = heads_of_section(a, ordered, blocks);
+    work.section = heads_of_section(a, ordered, blocks, places);
     work.of_head = blocks / C::BLOCKS;
     work.of_section = work.of_head * work.section;
     work.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */

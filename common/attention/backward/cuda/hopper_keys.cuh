@@ -37,6 +37,7 @@
 #define FLASH_BACKWARD_HOPPER_KEYS_CUH
 
 #include "attention/backward/backward_library.h"
+#include "attention/transpose_quad.cuh"
 #include "hopper_pass.cuh"
 #include "ordered_dq.cuh"
 #include "row_rule.cuh"
@@ -516,24 +517,6 @@ add_keys(const float (&dK)[CHANNELS / 8][4], const float (&dV)[CHANNELS / 8][4],
     }
 }
 
-/* A transpose between four neighbouring lanes: what lane k had as w[t], lane t has as w[k]. */
-static __device__ __forceinline__ void turn_quad(uint32_t (&w)[4])
-{
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[k] : w[k + 1], 1);
-        w[k] = odd ? got : w[k];
-        w[k + 1] = odd ? w[k + 1] : got;
-    }
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[k] : w[k + 2], 2);
-        w[k] = high ? got : w[k];
-        w[k + 2] = high ? w[k + 2] : got;
-    }
-}
-
 /* 64 keys of dK or dV from j0 on, times factor, to their tensor: the four lanes of a row exchange
  * what they have of 32 channels, so that each writes 8 of its own. */
 template <typename T, int D>
@@ -552,7 +535,7 @@ static __device__ __forceinline__ void store_keys(const Tensor &to, const float 
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 w[k] = pack2<T>(sum[n + k][2 * e] * factor, sum[n + k][2 * e + 1] * factor);
-            turn_quad(w);
+            transpose_quad(w);
             if (exists && 8 * (n + t) < (int)to.shape[3])
                 *reinterpret_cast<uint4 *>(row + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
         }

@@ -30,7 +30,7 @@
  *
  * Interface:
  * - order_ints: counters and the ticket of a pass; they lie behind dQ_sum and start with 0.
- * - start_order: by one thread of a block. keep_order: by one thread for each warpgroup.
+ * - start_order: by one thread of a block. rows_before, keep_order: by one for each warpgroup.
  * - wait_for_order, report_order: by the consumers, around the add of dQ number 0, 1, 2 ...
  *   add_dQ_in_order: all three.
  * - Ordered: a tile with the barriers of that.

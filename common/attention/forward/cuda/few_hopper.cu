@@ -12,7 +12,8 @@
  *   - One thread is the producer: it orders tiles from the copy engine as long as there is a free
  *     stage. The first ones are on their way before the block has met: 128 KiB (d = 128).
  *   - Two warpgroups compute, one the even tiles and one the odd ones, each with m, l and O of its
- *     own: while one exponentiates, the other multiplies. They meet once, at the end.
+ *     own: while one exponentiates, the other multiplies. What they have found is merged once, at
+ *     the end.
  *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that
  *     run at the same time and reach each other's shared memory, and no second kernel has to start.
  *     More parts are merged as there, and three or four where clusters would need another round

@@ -27,6 +27,7 @@
 #ifndef FLASH_FORWARD_HOPPER_16BIT_CUH
 #define FLASH_FORWARD_HOPPER_16BIT_CUH
 
+#include "attention/transpose_quad.cuh"
 #include "block_resume.h"
 #include "hopper_tensor.cuh"
 #include "key_rule.h"
@@ -452,25 +453,6 @@ store_by_engine(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork &wor
     }
 }
 
-/* w of lane t of four neighbours becomes element t of each of them: what lane k had as w[t], lane t
- * has as w[k]. */
-static __device__ __forceinline__ void turn_quad(uint32_t (&w)[4])
-{
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[k] : w[k + 1], 1);
-        w[k] = odd ? got : w[k];
-        w[k + 1] = odd ? w[k + 1] : got;
-    }
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[k] : w[k + 2], 2);
-        w[k] = high ? got : w[k];
-        w[k + 2] = high ? w[k + 2] : got;
-    }
-}
-
 /* O from registers, 16 bytes at a time: the four lanes of a row exchange what they have of 32
  * channels, after which each has 8 of its own. d: a multiple of 8. */
 template <typename T, class C>
@@ -491,7 +473,7 @@ store_from_registers(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 w[k] = pack2<T>(rows.O[n + k][2 * e] * inverse, rows.O[n + k][2 * e + 1] * inverse);
-            turn_quad(w);
+            transpose_quad(w);
             if (exists && 8 * (n + t) < (int)a.shape.d)
                 *reinterpret_cast<uint4 *>(O + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
         }
