@@ -170,15 +170,16 @@ static __device__ __forceinline__ BoxMaps boxes_of(const PanelMaps &maps)
             {&maps.dO, copies}, {&maps.dK, copies}, {&maps.dV, copies}};
 }
 
-/* ROWS rows of a head. */
-template <int ROWS>
+/* ROWS rows of a head. UNROLLED: copies of the loop's body. At d = 256 all four, else the loop of
+ * its tiles grows by a quarter; below, one, else the threads that load have too few registers. */
+template <int ROWS, int UNROLLED = 1>
 static __device__ __forceinline__ void load_box(uint32_t to, const BoxMap *box, int b, int h, int n,
                                                 uint32_t barrier)
 {
     if (box->copies == 1)
         load_tile(to, box->map, b, h, n, barrier);
     else
-#pragma unroll 1
+#pragma unroll UNROLLED
         for (int panel = 0; panel < box->copies; panel++)
             load_panel(to + panel * ROWS * PANEL * 2, box->map, panel, b, h, n, barrier);
 }

@@ -51,8 +51,8 @@ static __device__ __forceinline__ void produce_pair(const BoxMaps &maps, const K
     typedef PairKeys C;
     const uint32_t dO_full = smem + C::dO_FULL;
     barrier_expect(smem + C::KV_FULL, 2 * C::BOX);
-    load_box<64>(smem + C::K, &maps.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
-    load_box<64>(smem + C::V, &maps.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+    load_box<64, 4>(smem + C::K, &maps.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+    load_box<64, 4>(smem + C::V, &maps.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
 #pragma unroll 1
     for (int tile = 0; tile < walk.count; tile++) {
         const int stage = tile % 2;
