@@ -21,7 +21,7 @@
  *     v7_one_barrier        GPU   dQ of a tile is made one tile later
  *     v8_32_keys            GPU   32 keys a warp: a fragment serves two products (d = 64)
  *     v9_warp_pairs         GPU   two warps share 32 keys (d = 128)
- *     v10_wgmma ... v14_cluster_pair GPU  for Hopper: --list tells the idea of each
+ *     v10_wgmma ... v15_persistent GPU  for Hopper: --list tells the idea of each
  *     library               GPU   any mask, stride, segments and d: what later stages call
  *
  *     delta_i = rowsum(dO_i * O_i)                    once for each query
@@ -98,6 +98,7 @@ static Variant variants[] = {
     CUDA_RUNG(flash_backward, v12_turns),
     CUDA_RUNG(flash_backward, v13_fused_delta),
     CUDA_RUNG(flash_backward, v14_cluster_pair),
+    CUDA_RUNG(flash_backward, v15_persistent),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
      "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL,

@@ -30,6 +30,21 @@
 namespace v10
 {
 
+/* By one thread: all barriers of a block with a producer. A stage is free when each warp of the
+ * consumers has said so. */
+template <class C> static __device__ __forceinline__ void start_barriers(uint32_t smem)
+{
+    barrier_init(smem + C::Q_FULL, 1);
+    barrier_init(smem + C::Q_FREE, 4 * C::CONSUMERS);
+    for (int stage = 0; stage < C::STAGES; stage++) {
+        barrier_init(smem + C::K_FULL + 8 * stage, 1);
+        barrier_init(smem + C::V_FULL + 8 * stage, 1);
+        barrier_init(smem + C::K_FREE + 8 * stage, 4 * C::CONSUMERS);
+        barrier_init(smem + C::V_FREE + 8 * stage, 4 * C::CONSUMERS);
+    }
+    barrier_init_done();
+}
+
 /* By one thread: K and V of kv head h, tile after tile from `end` - 1 to `begin`, each as soon as
  * its stage is free. */
 template <class C>
@@ -99,7 +114,7 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
     const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
     const KeyTiles full = full_tiles<C::Br, C::Bc>(p, work.i0, tiles);
     if (threadIdx.x == 0)
-        start_barriers<C>(smem);
+        v10::start_barriers<C>(smem);
     __syncthreads();
     if (warpgroup == 0) {
         registers_give<C::PRODUCER_REGISTERS>();

@@ -37,10 +37,10 @@
 #define FLASH_BACKWARD_HOPPER_KEYS_CUH
 
 #include "attention/backward/backward_library.h"
-#include "attention/transpose_quad.cuh"
 #include "hopper_pass.cuh"
 #include "ordered_dq.cuh"
 #include "row_rule.cuh"
+#include "units/transpose_quad.cuh"
 
 namespace hopper_backward
 {

@@ -27,10 +27,10 @@
 #ifndef FLASH_FORWARD_HOPPER_16BIT_CUH
 #define FLASH_FORWARD_HOPPER_16BIT_CUH
 
-#include "attention/transpose_quad.cuh"
 #include "block_resume.h"
 #include "hopper_tensor.cuh"
 #include "key_rule.h"
+#include "units/transpose_quad.cuh"
 #include "units/wgmma_rows.cuh"
 
 /* As the rungs' tile. The warpgroup that loads does more here, and has more registers where there

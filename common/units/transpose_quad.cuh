@@ -10,8 +10,8 @@
  * Interface:
  * - transpose_quad.
  */
-#ifndef ATTN_TRANSPOSE_QUAD_CUH
-#define ATTN_TRANSPOSE_QUAD_CUH
+#ifndef UNITS_TRANSPOSE_QUAD_CUH
+#define UNITS_TRANSPOSE_QUAD_CUH
 
 #include <stdint.h>
 

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v15_persistent: v12 whose blocks stay and take one block of keys after another.
+ *
+ * A block of v12 fills its multiprocessor. When its keys are done, the next one starts with
+ * nothing: barriers, K, V, the first Q and dO; and nothing is multiplied until these have come.
+ * With 1024 queries there are 8 tiles to hide that behind (d = 64). Here there are as many blocks
+ * as multiprocessors, as in stage 03's v14, and each runs lap after lap, a block of keys each:
+ *
+ *   - K and V have two places: those of the next lap come while this one's are read.
+ *   - Tiles count on from lap to lap. So the stages and their barriers know nothing of laps, and dS
+ *     of a lap's last tile is given back in the first step of the next one.
+ *   - dK and dV leave from registers. Through the shared memory of K and V, as before, the
+ *     warpgroups would have to meet; now one may begin a lap while the other ends the last.
+ *   - Two threads load: one K, V and dO, the other Q. A tile is one copy. Of two stages one is being
+ *     read, so whatever a thread does between the moment when the other is free and the order to
+ *     fill it is lost.
+ *   - Order. Before, the hardware gave the next block to whoever was free. Now a block draws a
+ *     ticket from a counter. The longest come first, over the heads of a section; without a mask
+ *     all are equally long and go head by head. (Shares dealt out beforehand, as in stage 03, can
+ *     fall in step with the heads: then one block gets all the long ones.)
+ *
+ * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
+ * Measured: docs/lab/04_hopper.md, beside the prediction.
+ *
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
+ */
+#include "problem.cuh"
+#include "units/transpose_quad.cuh"
+#include "units/wgmma_turns.cuh"
+
+/* The other place of K and V, for odd laps. */
+template <int D> struct StayingKeys : WgmmaKeys<D> {
+    typedef WgmmaKeys<D> TILE;
+    static const int OTHER_K = (TILE::ALL + 1023) / 1024 * 1024;
+    static const int KEYS_FULL = OTHER_K + 4 * TILE::BOX, KEYS_FREE = KEYS_FULL + 8 * 2;
+    static const int TICKETS = KEYS_FREE + 8 * 2, ALL = TICKETS + 4 * 2;
+    static_assert(ALL <= 227 * 1024, "tiles do not fit");
+};
+
+/* Where K of a lap stands, with V behind it. */
+template <class C> static __device__ __forceinline__ int place_of_K(int lap)
+{
+    return lap % 2 ? C::OTHER_K : C::K;
+}
+
+/* What a launch works on. */
+struct Work {
+    int *ticket; /* how many blocks of keys have been taken */
+    int count;   /* how many there are */
+    int section; /* kv heads whose blocks of keys are taken in turn */
+};
+
+/* The block of keys of a ticket. The longest, which come first in a head, come first in a section. */
+template <class C>
+static __device__ __forceinline__ KeyBlock keys_of_ticket(const Problem &p, const Work &work,
+                                                          int ticket)
+{
+    const int tiles = divide_up(p.Nk, C::Bc), heads = p.B * p.Hkv;
+    const int first = ticket / (tiles * work.section) * work.section; /* head of the section */
+    const int here = min(work.section, heads - first), rest = ticket - first * tiles;
+    const int head = first + rest % here;
+    return {head / p.Hkv, head % p.Hkv, rest / here * C::Bc, p.H / p.Hkv};
+}
+
+/* By all but the thread that draws: the ticket of a lap, once its keys are there. false: there are
+ * no more. */
+template <class C>
+static __device__ __forceinline__ bool read_ticket(int &ticket, const Work &work,
+                                                   const unsigned char *smem_bytes, int lap)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    barrier_wait(smem + C::KEYS_FULL + 8 * (lap % 2), lap / 2 % 2, WAIT_K);
+    ticket = ((const int *)(smem_bytes + C::TICKETS))[lap % 2];
+    return ticket < work.count;
+}
+
+/* --- loading -----------------------------------------------------------------------------------*/
+
+/* By one thread: K and V of all laps, and dO of their tiles. A ticket lies beside its keys: it is
+ * there when they are, and its place is free when theirs is. */
+template <class C>
+static __device__ __forceinline__ void produce_keys(const KeyMaps &maps, const Problem &p,
+                                                    const Band &band, const Work &work,
+                                                    unsigned char *smem_bytes)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    int tile = 0;
+#pragma unroll 1
+    for (int lap = 0;; lap++) {
+        const uint32_t K = smem + place_of_K<C>(lap), full = smem + C::KEYS_FULL + 8 * (lap % 2);
+        barrier_wait(smem + C::KEYS_FREE + 8 * (lap % 2), lap / 2 % 2 ^ 1, WAIT_FREE_K);
+        const int ticket = atomicAdd(work.ticket, 1);
+        ((int *)(smem_bytes + C::TICKETS))[lap % 2] = ticket;
+        if (ticket >= work.count) {
+            barrier_arrive(full);
+            return;
+        }
+        const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
+        barrier_expect(full, 4 * C::BOX); /* also says that the ticket is there */
+        for (int half = 0; half < 2; half++) {
+            const int j = block.j0 + half * 64;
+            load_tile(K + half * C::BOX, &maps.K, block.b, block.h_kv, j, full);
+            load_tile(K + C::V - C::K + half * C::BOX, &maps.V, block.b, block.h_kv, j, full);
+        }
+        KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
+#pragma unroll 1
+        for (const int end = tile + walk.count; tile < end; tile++) {
+            const uint32_t barrier = smem + C::dO_FULL + 8 * (tile % 2);
+            barrier_wait(smem + C::dO_FREE + 8 * (tile % 2), tile / 2 % 2 ^ 1, WAIT_FREE_dO);
+            barrier_expect(barrier, C::ROWS_BYTES);
+            load_tile(smem + C::dO + tile % 2 * C::ROWS_BYTES, &maps.dO, block.b, walk.h, walk.i0,
+                      barrier);
+            next_tile<C>(walk);
+        }
+    }
+}
+
+/* By another thread: Q of all tiles, with its stats. Where a tile of 128 has only 64 queries left,
+ * their stats are loaded twice: queries past the end are hidden anyway. */
+template <class C>
+static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass &pass,
+                                                 const Problem &p, const Band &band,
+                                                 const Work &work, const unsigned char *smem_bytes)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    int tile = 0, ticket;
+#pragma unroll 1
+    for (int lap = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
+        const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
+        KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
+        barrier_arrive(smem + C::KEYS_FREE + 8 * (lap % 2));
+#pragma unroll 1
+        for (const int end = tile + walk.count; tile < end; tile++) {
+            const uint32_t barrier = smem + C::Q_FULL + 8 * (tile % 2);
+            const uint32_t to_stats = smem + C::STATS + tile % 2 * C::STATS_BYTES;
+            barrier_wait(smem + C::Q_FREE + 8 * (tile % 2), tile / 2 % 2 ^ 1, WAIT_FREE_Q);
+            barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
+            load_tile(smem + C::Q + tile % 2 * C::ROWS_BYTES, &maps.Q, block.b, walk.h, walk.i0,
+                      barrier);
+            /* Rows fit 32 bits: a GPU has no room for more. And 24 registers are few. */
+            const unsigned row = (block.b * p.H + walk.h) * padded_rows(p.Nq) + walk.i0;
+            const float2 *stats = pass.stats + row;
+            if (C::Br == 64 || walk.i0 + 64 < p.Nq) {
+                load_bytes(to_stats, stats, C::STATS_BYTES, barrier);
+            } else {
+                load_bytes(to_stats, stats, 64 * 8, barrier);
+                load_bytes(to_stats + 64 * 8, stats, 64 * 8, barrier);
+            }
+            next_tile<C>(walk);
+        }
+    }
+}
+
+/* --- computing ---------------------------------------------------------------------------------*/
+
+/* As consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. start: the number of its first
+ * tile. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass, const Band &band,
+            const KeyBlock &block, int H, float scale, KeyWalk walk, unsigned char *smem_bytes,
+            int warpgroup, int lap, int start)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const uint32_t K = smem + place_of_K<C>(lap);
+    const uint32_t my_K = K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
+    const RowRange seeing = rows_that_see(band);
+    const int Nq = band.Nq, last = start + walk.count - 1;
+    /* dS_before: where dS of the tile before lies. The first tile of a lap has none before it:
+     * that product reads K and V, and add_dQ drops it (dQ_before is NULL). */
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = K;
+    float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
+    start_sums<C>(dK, dV);
+    wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
+    wgmma_wait<0>(dV);
+    if (warpgroup == 1 && last > start)
+        threads_arrive(TURN, CONSUMER_THREADS);
+    if (walk.count > 0) { /* S, dP, P and dS of the first tile */
+        const int stage = start % 2, parity = start / 2 % 2;
+        const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
+        float S[C::Br / 8][4], dP[C::Br / 8][4];
+        barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
+        barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), seeing, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), seeing, walk.i0, Nq);
+        wgmma_begin();
+        multiply_rows<T, C>(S, my_K, Q);
+        multiply_rows<T, C>(dP, my_V, dO);
+        wgmma_wait<1>(S);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0,
+                          (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES));
+        /* Of the lap before. In the first two tiles of all, the barrier is fresh: we pass. */
+        barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);
+        store_dS<C>(smem + C::dS + stage * C::dS_BYTES, dS_factor, warpgroup);
+    }
+#pragma unroll 1
+    for (int tile = start; tile < last; tile++) {
+        const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
+        const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
+        const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
+        const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
+        float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        next_tile<C>(walk);
+        /* Of the tile before; in the first tile of a lap it has come long ago, or the barrier is
+         * fresh. (Not to ask then costs a branch, and the branch up to 3 % of the rate, in long
+         * rows more.) */
+        barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
+        threads_sync(TURN + warpgroup, CONSUMER_THREADS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, dS_before, K, warpgroup);
+        dS_before = smem + C::dS + stage * C::dS_BYTES;
+        add_product<T, C>(dV, P_factor, dO);
+        add_product<T, C>(dK, dS_factor, Q);
+        publish_dS<C>(smem, stage);
+        wgmma_wait<2>(dQ);
+        if (tile > 0)
+            report(smem + C::dS_FREE + 8 * next);
+        add_dQ(dQ_before, dQ);
+        dQ_before = dQ_now;
+        barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
+        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), seeing, walk.i0, Nq);
+        wgmma_wait<1>(dV); /* P is read: room for S */
+        wgmma_begin();
+        multiply_rows<T, C>(S, my_K, next_Q);
+        barrier_wait(smem + C::dO_FULL + 8 * next, next_parity, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), seeing, walk.i0, Nq);
+        wgmma_wait<1>(dK); /* dS is read: room for dP */
+        wgmma_begin();
+        multiply_rows<T, C>(dP, my_V, next_dO);
+        if (warpgroup == 0 || tile + 1 < last) /* behind the last one nobody would take it */
+            threads_arrive(TURN + (1 - warpgroup), CONSUMER_THREADS);
+        report(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
+        wgmma_wait<1>(S);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0, next_stats);
+        barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
+        store_dS<C>(next_dS, dS_factor, warpgroup);
+    }
+    if (walk.count > 0) { /* what is left: dQ of two tiles, dV and dK */
+        const int stage = last % 2;
+        const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
+        float dQ[8][4];
+        dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last + 1) / 2 % 2 ^ 1, WAIT_dS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, dS_before, K, warpgroup);
+        add_product<T, C>(dV, P_factor, smem + C::dO + stage * C::ROWS_BYTES);
+        add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
+        publish_dS<C>(smem, stage);
+        wgmma_wait<2>(dQ);
+        if (last > 0)
+            report(smem + C::dS_FREE + 8 * (1 - stage));
+        add_dQ(dQ_before, dQ);
+        barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
+        wgmma_begin();
+        multiply_dS_K<T, C>(dQ, dS, K, warpgroup);
+        wgmma_wait<0>(dQ);
+        report(smem + C::dO_FREE + 8 * stage);
+        report(smem + C::Q_FREE + 8 * stage);
+        report(smem + C::KEYS_FREE + 8 * (lap % 2));
+        add_dQ(dQ_now, dQ);
+    } else {
+        report(smem + C::KEYS_FREE + 8 * (lap % 2));
+    }
+    wgmma_wait<0>(dK);
+    wgmma_wait<0>(dV);
+}
+
+/* 64 keys of dK or dV [B][Nk][Hkv][D] from j0 on, times factor: the four lanes of a row exchange
+ * what they have of 32 channels, so that each writes 16 bytes. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_keys(T *to, const float (&sum)[C::D / 8][4],
+                                                  float factor, const KeyBlock &block,
+                                                  const Problem &p, int j0)
+{
+    const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int j = j0 + 16 * warp + g + 8 * e;
+        T *row = to + (((int64_t)block.b * p.Nk + j) * p.Hkv + block.h_kv) * C::D;
+#pragma unroll
+        for (int n = 0; n < C::D / 8; n += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[k] = pack2<T>(sum[n + k][2 * e] * factor, sum[n + k][2 * e + 1] * factor);
+            transpose_quad(w);
+            if (j < p.Nk)
+                *reinterpret_cast<uint4 *>(row + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+}
+
+template <typename T, class C>
+static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
+    persistent_kernel(const __grid_constant__ Problem p, const __grid_constant__ Pass pass,
+                      const __grid_constant__ KeyMaps maps, const __grid_constant__ Work work)
+{
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    const Band band = {p.from, p.to, p.Nq, p.Nk};
+    if (threadIdx.x == 0) {
+        for (int place = 0; place < 2; place++) {
+            barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
+            /* each warp that computes, and who loads Q */
+            barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 1);
+        }
+        start_barriers<C>(smem);
+    }
+    __syncthreads();
+    if (warpgroup == PRODUCER) {
+        registers_give<PRODUCER_REGISTERS>();
+        if (threadIdx.x % 128 == 0)
+            produce_keys<C>(maps, p, band, work, smem_bytes);
+        else if (threadIdx.x % 128 == 32)
+            produce_Q<C>(maps, pass, p, band, work, smem_bytes);
+    } else {
+        float dK[C::D / 8][4], dV[C::D / 8][4];
+        int ticket;
+        registers_take<CONSUMER_REGISTERS>();
+#pragma unroll 1
+        for (int lap = 0, start = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
+            const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
+            const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
+            const int j0 = block.j0 + 64 * warpgroup;
+            consume_lap<T, C>(dK, dV, pass, band, block, p.H, p.scale, walk, smem_bytes, warpgroup,
+                              lap, start);
+            store_keys<T, C>((T *)p.dK, dK, p.scale, block, p, j0);
+            store_keys<T, C>((T *)p.dV, dV, 1.0f, block, p, j0);
+            start += walk.count;
+        }
+    }
+}
+
+static PassSizes sizes_of(const Problem *p)
+{
+    return {p->B, p->H, p->d, {p->from, p->to, p->Nq, p->Nk}};
+}
+
+/* What the rung asks for: that of a pass, and a ticket behind it. */
+static int64_t work(const Problem *p, int)
+{
+    return pass_bytes(sizes_of(p), true) + sizeof(int);
+}
+
+template <typename T, int D> static void launch(const Problem *p)
+{
+    typedef StayingKeys<D> C;
+    const PassSizes sizes = sizes_of(p);
+    const unsigned all = key_blocks(p, C::Bc), blocks = min(all, (unsigned)count_multiprocessors());
+    KeyMaps maps;
+    if (!make_key_maps<T, D>(&maps, sizes, p->Hkv, p->Q, p->K, p->V, p->dO, p->dK, p->dV) ||
+        !make_tile_map<T>(&maps.Q, p->Q, p->B, p->Nq, p->H, D, C::Br) ||
+        !make_tile_map<T>(&maps.dO, p->dO, p->B, p->Nq, p->H, D, C::Br))
+        return note_failure();
+    if (!reserve_smem((const void *)persistent_kernel<T, C>, C::ALL))
+        return;
+    const Pass pass =
+        start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
+    /* With a mask: heads that fill the GPU, and whose Q, dO and dQ the L2 cache can hold. */
+    const bool masked = p->to < 1 << 30 || p->from > -(1 << 30);
+    const Work keys = {(int *)((char *)p->work + pass_bytes(sizes, true)), (int)all,
+                       masked ? divide_up((int)blocks, divide_up(p->Nk, C::Bc)) : 1};
+    cudaMemsetAsync(keys.ticket, 0, sizeof(int), stream_of(p));
+    persistent_kernel<T, C>
+        <<<blocks, 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps, keys);
+    if (!launch_is_done(stream_of(p), "v15_persistent"))
+        return note_failure();
+    round_slabs<T, D>(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+}
+
+static void backward(const Problem *p)
+{
+    RUN_16_BIT(launch, p);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? 128 : 64, 128};
+}
+
+RUNG(flash_backward, v15_persistent, "blocks that stay: the next keys load while the last ones end",
+     F16 | BF16, NULL, backward, work, tiles, SM90A | ATOMICS);
