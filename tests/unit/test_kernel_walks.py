@@ -6,11 +6,11 @@ usage: test_kernel_walks.py C++_COMPILER...
 
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
-- consume_in_turns, of the rungs and of the library, and consume_lap: a product reads a dS only after
-  a wait for it; the one that nobody needs reads K. Every dQ comes from the dS of its own tile, a
-  place of dS is free when it is written, and the two warpgroups hand over as often as they wait. In
-  v15 and the library blocks stay, their tiles count on from lap to lap (the library's word is turn),
-  and what a lap has taken it gives back.
+- consume_in_turns, of the rungs and of the library, and consume_lap: a product reads a dS only
+  after a wait for it; the one that nobody needs reads K. Every dQ comes from the dS of its own
+  tile, a place of dS is free when it is written, and the two warpgroups hand over as often as they
+  wait. In v15 and the library blocks stay, their tiles count on from lap to lap (a turn, in the
+  library), and what a lap has taken it gives back.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
 - keys_of_ticket: every block of keys has one ticket, and in a section none has one before a longer.
 """
