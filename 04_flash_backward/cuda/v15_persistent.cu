@@ -12,9 +12,9 @@
  *     of a lap's last tile is given back in the first step of the next one.
  *   - dK and dV leave from registers. Through the shared memory of K and V, as before, the
  *     warpgroups would have to meet; now one may begin a lap while the other ends the last.
- *   - Two threads load: one K, V and dO, the other Q. A tile is one copy. Of two stages one is being
- *     read, so whatever a thread does between the moment when the other is free and the order to
- *     fill it is lost.
+ *   - Two threads load: one K, V and dO, the other Q. A tile is one copy. Of two stages one is
+ *     being read, so whatever a thread does between the moment when the other is free and the order
+ *     to fill it is lost.
  *   - Order. Before, the hardware gave the next block to whoever was free. Now a block draws a
  *     ticket from a counter. The longest come first, over the heads of a section; without a mask
  *     all are equally long and go head by head. (Shares dealt out beforehand, as in stage 03, can
@@ -52,7 +52,8 @@ struct Work {
     int section; /* kv heads whose blocks of keys are taken in turn */
 };
 
-/* The block of keys of a ticket. The longest, which come first in a head, come first in a section. */
+/* The block of keys of a ticket. Those that come first in a head are the longest, and come first in
+ * a section. */
 template <class C>
 static __device__ __forceinline__ KeyBlock keys_of_ticket(const Problem &p, const Work &work,
                                                           int ticket)
@@ -155,8 +156,8 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
 
 /* --- computing ---------------------------------------------------------------------------------*/
 
-/* As consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. start: the number of its first
- * tile. */
+/* As consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. start: the number of its
+ * first tile. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass, const Band &band,

@@ -17,8 +17,8 @@
  * - RingPlace, advance, start_barriers, produce_Q, produce_keys, release: the stages.
  * - WarpgroupRows, start_rows: O, m and l of 64 rows. multiply_QK, hide_keys, update_rows,
  *   update_rows_lazily, round_P, rescale_O, multiply_PV: a step. store_rows: the end.
- * What v10 and v12 introduce (start_barriers, produce_keys; update_rows_lazily) stands in their files
- * in the same words, and is theirs there.
+ * What v10 and v12 introduce (start_barriers, produce_keys; update_rows_lazily) stands in their
+ * files in the same words, and is theirs there.
  */
 #ifndef UNITS_WGMMA_ROWS_CUH
 #define UNITS_WGMMA_ROWS_CUH

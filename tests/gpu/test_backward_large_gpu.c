@@ -27,6 +27,7 @@ CUDA_RUNG_FN(flash_backward, v9_warp_pairs)
 #ifdef HAVE_SM90A
 CUDA_RUNG_FN(flash_backward, v10_wgmma)
 CUDA_RUNG_FN(flash_backward, v13_fused_delta)
+CUDA_RUNG_FN(flash_backward, v15_persistent)
 #endif
 
 /* Only the library knows several runs of positions: the many keys are its alone. */
@@ -45,6 +46,7 @@ static const struct {
 #ifdef HAVE_SM90A
     {"v10_wgmma", flash_backward_v10_wgmma_backward, 6, 16, 90},
     {"v13_fused_delta", flash_backward_v13_fused_delta_backward, 6, 16, 90},
+    {"v15_persistent", flash_backward_v15_persistent_backward, 6, 16, 90},
 #endif
     {"library, f32", flash_backward_library_cuda, 1, 4, 0},
     {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0},

@@ -32,6 +32,7 @@ CUDA_RUNG_FN(flash_backward, v10_wgmma)
 CUDA_RUNG_FN(flash_backward, v11_warp_specialised)
 CUDA_RUNG_FN(flash_backward, v12_turns)
 CUDA_RUNG_FN(flash_backward, v13_fused_delta)
+CUDA_RUNG_FN(flash_backward, v15_persistent)
 #endif
 
 static int repeats = 200;
@@ -63,6 +64,7 @@ static const Repeated variants[] = {
     {"v11_warp_specialised", flash_backward_v11_warp_specialised_backward, 6, 16, 0, 0, 3, 90, 0},
     {"v12_turns", flash_backward_v12_turns_backward, 6, 16, 0, 0, 3, 90, 0},
     {"v13_fused_delta", flash_backward_v13_fused_delta_backward, 6, 16, 0, 0, 3, 90, 0},
+    {"v15_persistent", flash_backward_v15_persistent_backward, 6, 16, 0, 0, 3, 90, 0},
 #endif
     {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5, 0, 0},
     {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5, 0, 0},

@@ -26,6 +26,7 @@ A, B, C, D = ("03_flash_forward/cuda/" + name for name in
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
 G = "04_flash_backward/cuda/v0_atomics.cu"
 P, PAIRS = "04_flash_backward/cuda/v14_cluster_pair.cu", "common/units/wgmma_pair.cuh"
+S = "04_flash_backward/cuda/v15_persistent.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 TILE = "common/units/warp_tile.cuh"
 LONG, TINY, PAIR = ["-N", "900"], ["-N", "70"], ["-N", "250"]
@@ -108,6 +109,12 @@ MUTANTS = [
      "__syncthreads(); /* the other", RACE, PAIR),
     ("pair_no_last_barrier", P, P, "    cluster_wait(); /* the other block has no more",
      "    /* the other block has no more", "out of bounds of shared", PAIR),
+    ("staying_ticket_not_there", S, S,
+     "barrier_wait(smem + C::KEYS_FULL + 8 * (lap % 2), lap / 2 % 2, WAIT_K);", ";", "", LONG),
+    ("staying_q_not_counted", S, S, "CONSUMER_THREADS / 32 + 1);", "CONSUMER_THREADS / 32);", "",
+     ["-N", "250", "-H", "8"]),  # where laps are long, dO_FREE says it, too
+    ("staying_ds_of_the_lap_before", S, S,
+     "barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);", ";", RACE, LONG),
     ("v5_out_of_an_array", C, TILE, "n < C::D / 8; n++) {\n        rows.O_reg",
      "n <= C::D / 8; n++) {\n        rows.O_reg", "out of bounds of an array", TINY),
     ("v9_rows_past_the_tensor", D, HOPPER, "sizes[5] = {PANEL, (cuuint64_t)N,",

@@ -41,7 +41,7 @@ OPTIONS = {"sliding_window": [["--qk-norm", "8"], ["--clip", "-0.03,1.05", "--dr
 # Nobody else may refuse --deterministic.
 ANY_ORDER = ("v0_atomics", "v2_mma", "v3_transposed_scores", "v4_cp_async", "v5_dq_fragments",
              "v6_full_tiles", "v7_one_barrier", "v8_32_keys", "v9_warp_pairs",
-             "v10_wgmma", "v11_warp_specialised", "v12_turns", "v13_fused_delta")
+             "v10_wgmma", "v11_warp_specialised", "v12_turns", "v13_fused_delta", "v15_persistent")
 
 
 class Lab(saved_runs.Lab):

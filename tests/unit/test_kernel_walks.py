@@ -6,11 +6,13 @@ usage: test_kernel_walks.py C++_COMPILER...
 
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
-- consume_in_turns, of the rungs and of the library: a product reads a dS only after a wait for it;
-  the one that nobody needs reads K. Every dQ comes from the dS of its own tile, a place of dS is
-  free when it is written, and the two warpgroups hand over as often as they wait. The library's
-  blocks stay, its tiles count on from turn to turn, and what a turn has taken it gives back.
+- consume_in_turns, of the rungs and of the library, and consume_lap: a product reads a dS only
+  after a wait for it; the one that nobody needs reads K. Every dQ comes from the dS of its own
+  tile, a place of dS is free when it is written, and the two warpgroups hand over as often as they
+  wait. In v15 and the library blocks stay, their tiles count on from lap to lap (a turn, in the
+  library), and what a lap has taken it gives back.
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
+- keys_of_ticket: every block of keys has one ticket, and in a section none has one before a longer.
 """
 import pathlib
 import re
@@ -50,6 +52,7 @@ enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, T
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
 static int waits[2], reads[2], stores, adds, reads_of_K, looks, start, group;
 static int Q_waits[2], dO_waits[2], Q_frees, dO_frees, dS_frees[2], K_frees, handed, awaited;
+static bool asked[2]; /* for room for this dS */
 static uint32_t K_now; /* K of this turn */
 static float cells[16];
 template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
@@ -85,6 +88,8 @@ static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
 {
     CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
     CHECK(dS_frees[stores % 2] == stores / 2, "dS of tile %d: its place is not free", stores);
+    CHECK(stores < 2 || asked[stores % 2], "dS of tile %d: nobody asked for its place", stores);
+    asked[stores % 2] = false;
     stores++;
 }
 template <typename T, class C, typename... More> static void weigh_pairs(More &&...) {}
@@ -100,6 +105,7 @@ static void barrier_wait(uint32_t barrier, uint32_t parity, int)
             waits[s] += (int)parity == waits[s] % 2;
         } else if (barrier == at.dS_FREE + 8 * s) {
             CHECK((int)parity != dS_frees[s] % 2, "a wait for dS %d that never ends", s);
+            asked[s] = true;
         } else if (barrier == at.Q_FULL + 8 * s) {
             CHECK((int)parity == Q_waits[s]++ % 2, "Q %d: phase %u", s, parity);
         } else if (barrier == at.dO_FULL + 8 * s) {
@@ -134,7 +140,7 @@ static void add_dQ_in_order(float *to, const float (&dQ)[8][4], uint32_t, int, i
     add_dQ(to, dQ);
 }
 @tiles@
-@consume_in_turns@
+@function@
 template <int D> static void play(int count, int warpgroup, int turn)
 {
     typedef @Tile@<D> C;
@@ -144,11 +150,11 @@ template <int D> static void play(int count, int warpgroup, int turn)
     reads_of_K = looks = K_frees = handed = awaited = 0;
     adds = -1; /* the first one is nobody's */
     at = {C::Q_FULL, C::dO_FULL, C::Q_FREE, C::dO_FREE, C::dS_FULL, C::dS_FREE, @keys_free@};
+    CHECK(!@looks@ || turn == 0 || K_now != @K@, "K goes where that of the last turn is");
     K_now = @K@;
     group = warpgroup;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
-    consume_in_turns<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem,
-                                     warpgroup@turn@);
+    @name@<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem, warpgroup@turn@);
     CHECK(adds == (count ? count : -1) && reads[0] + reads[1] == start + count &&
               reads_of_K == (count > 0) && looks == (@looks@ && count > 0),
           "d = %d, turn %d, %d tiles: %d sums, %d + %d products, %d of K, %d looks", D, turn, count,
@@ -217,6 +223,40 @@ int main()
 }
 """
 
+TICKETS = """
+struct KeyBlock { int b, h_kv, j0, group; };
+struct Problem { int B, H, Hkv, Nk; };
+struct Tile { static const int Bc = 128; };
+static int divide_up(int n, int by) { return (n + by - 1) / by; }
+@Work@
+@keys_of_ticket@
+int main()
+{
+    for (int Nk = 1; Nk < 600; Nk += 127)
+        for (int heads = 2; heads <= 12; heads += 2)
+            for (int section = 1; section <= heads + 1; section++) {
+                const int tiles = divide_up(Nk, 128), count = heads * tiles;
+                const Problem p = {2, heads, heads / 2, Nk};
+                const Work work = {NULL, count, section};
+                int seen[12][5] = {}, in_section = 0, longest = 0;
+                for (int ticket = 0; ticket < count; ticket++) {
+                    const KeyBlock keys = keys_of_ticket<Tile>(p, work, ticket);
+                    const int head = keys.b * p.Hkv + keys.h_kv;
+                    longest = head / section == in_section ? longest : 0;
+                    CHECK(keys.j0 >= longest, "a longer block of keys comes later");
+                    in_section = head / section;
+                    longest = keys.j0;
+                    CHECK(keys.group == 2, "%d query heads", keys.group);
+                    seen[head][keys.j0 / 128]++;
+                }
+                for (int n = 0; n < count; n++)
+                    CHECK(seen[n / tiles][n % tiles] == 1, "keys %d of head %d: %d tickets",
+                          n % tiles, n / tiles, seen[n / tiles][n % tiles]);
+            }
+    return wrong;
+}
+"""
+
 def cut(path, pattern, end):
     """The text of a file from a pattern to the first line that is `end`; it is there once."""
     text = (ROOT / path).read_text(encoding="utf-8")
@@ -242,25 +282,31 @@ def run(tap, cxx, folder, name, source):
 def main():
     tap, cxx = Tap(), sys.argv[1:]
     staying = "common/attention/backward/cuda/hopper_keys.cuh"
+    laps = "04_flash_backward/cuda/v15_persistent.cu"
     tile = cut("common/units/wgmma_keys.cuh", "template <int D_> struct WgmmaKeys {", "};")
-    tiles = "\n".join([tile, cut(staying, "template <int D> struct StayingKeys", "};"),
-                       cut(staying, r"template <class C> static [^\n]* place_of_K", "}")])
+
+    def words_of(path, words):
+        """Of a kernel whose blocks stay."""
+        tiles = [tile, cut(path, "template <int D> struct StayingKeys", "};"),
+                 cut(path, r"template <class C> static [^\n]* place_of_K", "}")]
+        return path, {"tiles": "\n".join(tiles), "Tile": "StayingKeys", "looks": "1",
+                      "K": "place_of_K<C>(turn)", "keys_free": "C::KEYS_FREE + 8 * (turn % 2)",
+                      "more_turns": "64", **words}
+
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for path, words in (
                 ("04_flash_backward/cuda/v12_turns.cu",
-                 {"arguments": "Pass(), Band(), KeyBlock(), 1, 1.0f,", "tiles": tile,
-                  "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1",
+                 {"tiles": tile, "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1",
                   "keys_free": "0"}),
-                (staying,
-                 {"More": ", true", "arguments": "AttnArgs(), Pass(), RowSight(), KeyBlock(),",
-                  "tiles": tiles, "Tile": "StayingKeys", "K": "place_of_K<C>(turn)",
-                  "turn": ", turn, start, 1.0f", "looks": "1", "more_turns": "64",
-                  "keys_free": "C::KEYS_FREE + 8 * (turn % 2)"})):
-            words = {"More": "", "turn": "", **words,
-                     "consume_in_turns": function(path, "consume_in_turns")}
+                words_of(laps, {"name": "consume_lap", "turn": ", turn, start"}),
+                words_of(staying, {"More": ", true", "turn": ", turn, start, 1.0f", "arguments":
+                                   "AttnArgs(), Pass(), RowSight(), KeyBlock(),"})):
+            words = {"name": "consume_in_turns", "More": "", "turn": "",
+                     "arguments": "Pass(), Band(), KeyBlock(), 1, 1.0f,", **words}
+            words["function"] = function(path, words["name"])
             run(tap, cxx, folder,
-                f"consume_in_turns of {path} reads what has been waited for, or K",
+                f"{words['name']} of {path} reads what has been waited for, or K",
                 re.sub(r"@(\w+)@", lambda word: words[word[1]], TURNS))
         rung, library = "BlockWork Problem 2,heads/2,1,Nq".split(), ("QueryTile", "AttnArgs",
                                                                      "{2, heads / 2, 1, Nq}, 1.0f")
@@ -271,6 +317,9 @@ def main():
                 PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
                 .replace("@section@", section).replace("@Place@", words[0])
                 .replace("@Args@", words[1]).replace("@sizes@", words[2]))
+        run(tap, cxx, folder, f"keys_of_ticket of {laps}: each block of keys once, longest first",
+            TICKETS.replace("@Work@", cut(laps, r"struct Work \{", "};"))
+            .replace("@keys_of_ticket@", function(laps, "keys_of_ticket")))
     return tap.done()
 
 
