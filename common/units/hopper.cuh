@@ -111,7 +111,7 @@ static bool make_tile_map(CUtensorMap *map, const void *X, int B, int N, int hea
 /* --- waits that end ----------------------------------------------------------------------------*/
 
 /* What a thread waits for: an argument of every barrier_wait, for the message of a check build. */
-enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_dO, WAIT_dS, WAIT_dQ };
+enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_dO, WAIT_dS, WAIT_dQ, WAIT_STATES };
 enum HopperRoom { WAIT_FREE_Q = 17, WAIT_FREE_K, WAIT_FREE_V, WAIT_FREE_dO, WAIT_FREE_dS };
 
 #ifdef HOPPER_WAIT_LIMIT
@@ -131,7 +131,8 @@ static __device__ __forceinline__ void report_stuck(int what)
 /* Before a launch (kernel NULL) and after it. false: it has failed, and stderr says why. */
 static inline bool launch_is_done(cudaStream_t stream, const char *kernel)
 {
-    static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn to add dQ"};
+    static const char *const names[] = {
+        "", "Q", "K", "V", "dO", "dS", "its turn to add dQ", "the other blocks' states"};
     static volatile int *stuck = NULL;
     cudaError_t error = cudaSuccess;
     if (!stuck) { /* before the first launch */

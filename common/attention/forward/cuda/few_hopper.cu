@@ -42,7 +42,6 @@ namespace few
 #define THREADS       (128 * GROUPS + 32) /* and a warp that loads */
 #define MOST_TOGETHER 4                   /* parts of a cluster */
 #define MOST_BLOCKS_Z 65535               /* of a grid, and as many in y */
-#define WAIT_STATES   0                   /* has no name in launch_is_done */
 
 /* One row tile, which both warpgroups read; the ring as in hopper_16bit.cuh. A stage is always of
  * the same warpgroup: who waits for a phase must have seen the one before it. Behind it what the
