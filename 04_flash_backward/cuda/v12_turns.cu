@@ -20,7 +20,7 @@
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
- * What stands in namespace v12 v13 has in wgmma_turns.cuh.
+ * Later rungs have in wgmma_turns.cuh what stands in namespace v12 here.
  */
 #include "problem.cuh"
 #include "units/wgmma_keys.cuh"

@@ -1,24 +1,34 @@
 /* SPDX-License-Identifier: MIT
  *
- * v15_persistent: v12 whose blocks stay and take one block of keys after another.
+ * v15_persistent: v12 whose blocks of threads stay: each takes one block of 128 keys after another.
  *
  * A block of v12 fills its multiprocessor. When its keys are done, the next one starts with
  * nothing: barriers, K, V, the first Q and dO; and nothing is multiplied until these have come.
- * With 1024 queries there are 8 tiles to hide that behind (d = 64). Here there are as many blocks
- * as multiprocessors, as in stage 03's v14, and each runs lap after lap, a block of keys each:
+ * With 1024 queries it has only 8 tiles to pay for that (d = 64). Here there are as many blocks of
+ * threads as multiprocessors, as in stage 03's v14, and each runs lap after lap, a block of keys
+ * each:
  *
  *   - K and V have two places: those of the next lap come while this one's are read.
- *   - Tiles count on from lap to lap. So the stages and their barriers know nothing of laps, and dS
- *     of a lap's last tile is given back in the first step of the next one.
+ *   - Tiles count on from lap to lap. So the pipeline stages of Q and dO, and their barriers, know
+ *     nothing of laps. A lap's last dS is given back in the first step of the next lap, where the
+ *     loop gives one back anyway.
  *   - dK and dV leave from registers. Through the shared memory of K and V, as before, the
- *     warpgroups would have to meet; now one may begin a lap while the other ends the last.
- *   - Two threads load: one K, V and dO, the other Q. A tile is one copy. Of two stages one is
- *     being read, so whatever a thread does between the moment when the other is free and the order
- *     to fill it is lost.
- *   - Order. Before, the hardware gave the next block to whoever was free. Now a block draws a
- *     ticket from a counter. The longest come first, over the heads of a section; without a mask
- *     all are equally long and go head by head. (Shares dealt out beforehand, as in stage 03, can
- *     fall in step with the heads: then one block gets all the long ones.)
+ *     warpgroups would have to meet; now one may begin a lap while the other ends the last. Their
+ *     turns begin anew: warpgroup 0 makes dS of its first tile, then it waits until warpgroup 1 has
+ *     begun the lap, too, and hands over.
+ *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
+ *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
+ *     when the other is free and the order to fill it is lost.
+ *   - Order. Before, the hardware gave the next block of keys to whoever was free. Now a block of
+ *     threads draws a ticket, a number from a counter, when all tiles of its lap have been asked
+ *     for. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
+ *     beforehand, as in stage 03, can fall in step with the heads: one block got all long ones.)
+ *   - Sections. Under a causal mask the first keys of a head are the longest, and long ones should
+ *     come first. So a section, as many heads as it takes to fill the GPU, is walked through side
+ *     by side: the first keys of all its heads, then the second. More heads would not stay in the
+ *     L2 cache. Without a mask all are equally long, and a section is one head.
+ *
+ * What v13 brings is not in it, so laps alone tell it from v12; with 1024 queries v13 is faster.
  *
  * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
@@ -47,20 +57,19 @@ template <class C> static __device__ __forceinline__ int place_of_K(int lap)
 
 /* What a launch works on. */
 struct Work {
-    int *ticket; /* how many blocks of keys have been taken */
-    int count;   /* how many there are */
-    int section; /* kv heads whose blocks of keys are taken in turn */
+    int *next_ticket; /* in the end above count: each block of threads draws one in vain */
+    int count;        /* blocks of keys */
+    int section;      /* kv heads of a section */
 };
 
-/* The block of keys of a ticket. Those that come first in a head are the longest, and come first in
- * a section. */
+/* The block of keys of a ticket. here: heads of this section; the last one may have fewer. */
 template <class C>
 static __device__ __forceinline__ KeyBlock keys_of_ticket(const Problem &p, const Work &work,
                                                           int ticket)
 {
-    const int tiles = divide_up(p.Nk, C::Bc), heads = p.B * p.Hkv;
-    const int first = ticket / (tiles * work.section) * work.section; /* head of the section */
-    const int here = min(work.section, heads - first), rest = ticket - first * tiles;
+    const int of_head = divide_up(p.Nk, C::Bc), heads = p.B * p.Hkv;
+    const int first = ticket / (of_head * work.section) * work.section; /* head of the section */
+    const int here = min(work.section, heads - first), rest = ticket - first * of_head;
     const int head = first + rest % here;
     return {head / p.Hkv, head % p.Hkv, rest / here * C::Bc, p.H / p.Hkv};
 }
@@ -92,7 +101,7 @@ static __device__ __forceinline__ void produce_keys(const KeyMaps &maps, const P
     for (int lap = 0;; lap++) {
         const uint32_t K = smem + place_of_K<C>(lap), full = smem + C::KEYS_FULL + 8 * (lap % 2);
         barrier_wait(smem + C::KEYS_FREE + 8 * (lap % 2), lap / 2 % 2 ^ 1, WAIT_FREE_K);
-        const int ticket = atomicAdd(work.ticket, 1);
+        const int ticket = atomicAdd(work.next_ticket, 1);
         ((int *)(smem_bytes + C::TICKETS))[lap % 2] = ticket;
         if (ticket >= work.count) {
             barrier_arrive(full);
@@ -156,8 +165,8 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
 
 /* --- computing ---------------------------------------------------------------------------------*/
 
-/* As consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. start: the number of its
- * first tile. */
+/* dK and dV of 64 keys over a walk; dQ is added. As consume_in_turns, but tiles have the numbers
+ * start, start + 1, ..., K and V two places, and the end gives back what the next lap needs. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass, const Band &band,
@@ -192,7 +201,8 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         wgmma_wait<1>(S);
         weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0,
                           (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES));
-        /* Of the lap before. In the first two tiles of all, the barrier is fresh: we pass. */
+        /* dS of two tiles before lay here, mostly of the lap before: both warpgroups have read it.
+         * In the first two tiles of all the barrier is fresh: we pass. */
         barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(smem + C::dS + stage * C::dS_BYTES, dS_factor, warpgroup);
     }
@@ -206,9 +216,9 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
         next_tile<C>(walk);
-        /* Of the tile before; in the first tile of a lap it has come long ago, or the barrier is
-         * fresh. (Not to ask then costs a branch, and the branch up to 3 % of the rate, in long
-         * rows more.) */
+        /* dS of the tile before. It had the place of the next one, a round of the stages earlier:
+         * hence next_parity ^ 1. In the first tile of a lap it has come long ago, or the barrier is
+         * fresh. (An if in front of the wait, as v12 has it, made the kernel up to 3 % slower.) */
         barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
         threads_sync(TURN + warpgroup, CONSUMER_THREADS);
         wgmma_begin();
@@ -246,6 +256,7 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
         float dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
+        /* The parity of last - 1, written so that last = 0 finds a fresh barrier. */
         barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last + 1) / 2 % 2 ^ 1, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS_before, K, warpgroup);
@@ -308,7 +319,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
-            /* each warp that computes, and who loads Q */
+            /* each warp that computes, and who loads Q: they, too, read the ticket */
             barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 1);
         }
         start_barriers<C>(smem);
@@ -318,7 +329,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0)
             produce_keys<C>(maps, p, band, work, smem_bytes);
-        else if (threadIdx.x % 128 == 32)
+        else if (threadIdx.x % 128 == 32) /* of another warp: neither waits for the other */
             produce_Q<C>(maps, pass, p, band, work, smem_bytes);
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
@@ -354,7 +365,7 @@ template <typename T, int D> static void launch(const Problem *p)
     typedef StayingKeys<D> C;
     const PassSizes sizes = sizes_of(p);
     const unsigned all = key_blocks(p, C::Bc), blocks = min(all, (unsigned)count_multiprocessors());
-    KeyMaps maps;
+    KeyMaps maps; /* those of Q and dO move a whole tile; dK and dV leave without */
     if (!make_key_maps<T, D>(&maps, sizes, p->Hkv, p->Q, p->K, p->V, p->dO, p->dK, p->dV) ||
         !make_tile_map<T>(&maps.Q, p->Q, p->B, p->Nq, p->H, D, C::Br) ||
         !make_tile_map<T>(&maps.dO, p->dO, p->B, p->Nq, p->H, D, C::Br))
@@ -363,11 +374,10 @@ template <typename T, int D> static void launch(const Problem *p)
         return;
     const Pass pass =
         start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
-    /* With a mask: heads that fill the GPU, and whose Q, dO and dQ the L2 cache can hold. */
     const bool masked = p->to < 1 << 30 || p->from > -(1 << 30);
     const Work keys = {(int *)((char *)p->work + pass_bytes(sizes, true)), (int)all,
                        masked ? divide_up((int)blocks, divide_up(p->Nk, C::Bc)) : 1};
-    cudaMemsetAsync(keys.ticket, 0, sizeof(int), stream_of(p));
+    cudaMemsetAsync(keys.next_ticket, 0, sizeof(int), stream_of(p));
     persistent_kernel<T, C>
         <<<blocks, 128 + CONSUMER_THREADS, C::ALL, stream_of(p)>>>(*p, pass, maps, keys);
     if (!launch_is_done(stream_of(p), "v15_persistent"))

@@ -131,8 +131,7 @@ static __device__ __forceinline__ void report_stuck(int what)
 /* Before a launch (kernel NULL) and after it. false: it has failed, and stderr says why. */
 static inline bool launch_is_done(cudaStream_t stream, const char *kernel)
 {
-    static const char *const names[] = {
-        "", "Q", "K", "V", "dO", "dS", "its turn to add dQ", "the other blocks' states"};
+    static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn for dQ", "states"};
     static volatile int *stuck = NULL;
     cudaError_t error = cudaSuccess;
     if (!stuck) { /* before the first launch */
