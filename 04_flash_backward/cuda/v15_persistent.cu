@@ -22,13 +22,13 @@
  *   - Order. Before, the hardware gave the next block of keys to whoever was free. Now a block of
  *     threads draws a ticket, a number from a counter, when all tiles of its lap have been asked
  *     for. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
- *     beforehand, as in stage 03, can fall in step with the heads: one block got all long ones.)
+ *     beforehand, as in stage 03, can fall in step with the heads: one block got half as much again.)
  *   - Sections. Under a causal mask the first keys of a head are the longest, and long ones should
  *     come first. So a section, as many heads as it takes to fill the GPU, is walked through side
- *     by side: the first keys of all its heads, then the second. More heads would not stay in the
+ *     by side: the first keys of all its heads, then the second. More heads would need more of the
  *     L2 cache. Without a mask all are equally long, and a section is one head.
  *
- * What v13 brings is not in it, so laps alone tell it from v12; with 1024 queries v13 is faster.
+ * What v13 brings is not in it, so laps alone tell it from v12. With d = 64 and 1024 queries v13 is faster.
  *
  * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
@@ -218,7 +218,7 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         next_tile<C>(walk);
         /* dS of the tile before. It had the place of the next one, a round of the stages earlier:
          * hence next_parity ^ 1. In the first tile of a lap it has come long ago, or the barrier is
-         * fresh. (An if in front of the wait, as v12 has it, made the kernel up to 3 % slower.) */
+         * fresh. (An if in front of the wait, as in v12, made the library's kernel 3 % slower.) */
         barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
         threads_sync(TURN + warpgroup, CONSUMER_THREADS);
         wgmma_begin();
