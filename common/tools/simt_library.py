@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """simt_library.py: common/simt, a model of a GPU, as a library for steps and submissions.
 
-It is compiled once and kept in build/learn_gpu; a newer source compiles it again.
+It is compiled once and kept in build/learn_gpu; a newer source compiles it again. What a newer
+build/simt has compiled serves, too.
 As a program: compiles it now, for whom comes later.
 
 Interface:
@@ -19,6 +20,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIMT = ROOT / "common" / "simt"
+BUILT = ROOT / "build" / "simt" / "common" / "simt" / "libsimt.a.p"
 FLAGS = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fno-omit-frame-pointer", "-fdeclspec",
          *(["-mf16c", "-mfma"] if os.uname().machine == "x86_64" else [])]
 
@@ -41,6 +43,16 @@ def compile_file(path, out):
     return run.stderr if run.returncode else ""
 
 
+def compile_all(sources, folder):
+    print("building the model of a GPU, once: half a minute", file=sys.stderr)
+    objects = [folder / (path.stem + ".o") for path in sources]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        said = "".join(pool.map(compile_file, sources, objects))
+    if said:
+        raise Missing(f"a compiler that takes common/simt: {said[:2000]}")
+    return objects
+
+
 def library():
     if missing():
         raise Missing(f"{missing()}; run: sudo apt-get install -y --no-install-recommends clang "
@@ -54,12 +66,9 @@ def library():
         newest = max(path.stat().st_mtime for path in [
             *sources, *SIMT.glob("*.h"), *SIMT.glob("include/*.h"), pathlib.Path(__file__)])
         if not made.is_file() or made.stat().st_mtime < newest:
-            print("building the model of a GPU, once: half a minute", file=sys.stderr)
-            objects = [folder / (path.stem + ".o") for path in sources]
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-                said = "".join(pool.map(compile_file, sources, objects))
-            if said:
-                raise Missing(f"a compiler that takes common/simt: {said[:2000]}")
+            objects = [BUILT / (path.stem + ".simt.o") for path in sources]
+            if not all(path.is_file() and path.stat().st_mtime > newest for path in objects):
+                objects = compile_all(sources, folder)
             new = folder / "new.a"
             new.unlink(missing_ok=True)
             subprocess.run(["ar", "rcs", new, *objects], check=True)
