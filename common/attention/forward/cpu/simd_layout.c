@@ -17,6 +17,10 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 /* A compare and a select for each vector, no branch: where a row's interval ends is different in
  * each row, so a processor could not foresee it. */
 void OWN(simd_hide)(float *S, const int32_t *from, const int32_t *to, int64_t cols)
