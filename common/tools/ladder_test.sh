@@ -202,8 +202,10 @@ simt_targets() {
 
 ladder_test() {
     start_test
-    step 'Sphinx for the book' build/site_pip.log site_venv || warn 'no Sphinx: no test of the book'
+    (step_lane=yes step 'Sphinx for the book' build/site_pip.log site_venv) & # network, not cores
+    sphinx=$!
     test_simt # the course's tests take what it compiles of the model
+    wait $sphinx || warn 'no Sphinx: no test of the book'
     test_build
     test_sanitizers
     test_fuzz
