@@ -59,7 +59,7 @@ static int waits[2], reads[2], stores, published[2], adds, reads_of_K, looks, st
 static int handed, awaited;
 static int products[2], weighed, added; /* tiles that S and dP were made of; ...; dV and dK, each */
 static int issued, done; /* products; all up to done are over */
-struct { int waits, frees, read; } at_barrier[1 << 15]; /* at 8 n. read: by this product, the last */
+struct { int waits, frees, read; } at_barrier[1 << 15]; /* at 8 n; read: the last product to */
 static unsigned char memory[1 << 18];
 static bool asked[2]; /* for room for this dS */
 static uint32_t K_now; /* K of this turn */
