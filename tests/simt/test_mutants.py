@@ -113,6 +113,9 @@ MUTANTS = [
      "barrier_wait(smem + C::KEYS_FULL + 8 * (lap % 2), lap / 2 % 2, WAIT_K);", ";", "", LONG),
     ("staying_q_not_counted", S, S, "CONSUMER_THREADS / 32 + 1);", "CONSUMER_THREADS / 32);", "",
      ["-N", "250", "-H", "8"]),  # where laps are long, dO_FREE says it, too
+    ("staying_keys_not_free", S, S,
+     "barrier_wait(smem + C::KEYS_FREE + 8 * (lap % 2), lap / 2 % 2 ^ 1, WAIT_FREE_K);", ";", "",
+     ["-N", "100", "-H", "20"]),  # short laps: where they are long, dO_FREE says it, too
     ("staying_ds_of_the_lap_before", S, S,
      "barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);", ";", RACE, LONG),
     ("v5_out_of_an_array", C, TILE, "n < C::D / 8; n++) {\n        rows.O_reg",

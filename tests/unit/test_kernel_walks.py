@@ -6,13 +6,17 @@ usage: test_kernel_walks.py C++_COMPILER...
 
 Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
 
-- consume_in_turns, of the rungs and of the library, and consume_lap: a product reads a dS only
-  after a wait for it; the one that nobody needs reads K. Every dQ comes from the dS of its own
-  tile, a place of dS is free when it is written, and the two warpgroups hand over as often as they
-  wait. In v15 and the library blocks stay, their tiles count on from lap to lap (a turn, in the
-  library), and what a lap has taken it gives back.
+- consume_in_turns, of v12 and of the library, and consume_lap: a product reads Q or dO of its own
+  tile, and the weights its stats, between the wait for it and its giving back; a dS only after a
+  wait for it; the one that nobody needs reads K. Every dQ comes from the dS of its own tile. A
+  place of dS is free when it is written, and then it is published, once. No place is given back
+  while a product that reads it may be at work. The two warpgroups hand over as often as they wait.
+  In v15 and the library blocks stay, their tiles count on from lap to lap (a turn, in the library),
+  and what a lap has taken it gives back, each stage. (What clear_unseen_rows clears, and whether a
+  product's sum has come when it is read, is not looked at.)
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
-- keys_of_ticket: every block of keys has one ticket, and in a section none has one before a longer.
+- keys_of_ticket: every block of keys has one ticket, and in a section j0 never falls. (Under a
+  causal mask the first keys are the longest; no mask is looked at here.)
 """
 import pathlib
 import re
@@ -31,6 +35,7 @@ FLAGS = ["-x", "c++", "-std=gnu++17", "-O0", "-w", "-fsanitize=integer-divide-by
 HEAD = """
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #define __device__
 #define __forceinline__ inline
 struct { unsigned x; } gridDim, blockIdx;
@@ -50,49 +55,82 @@ struct KeyBlock { int b, j0; };
 struct KeyWalk { int i0, h, count; };
 enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
-static int waits[2], reads[2], stores, adds, reads_of_K, looks, start, group;
-static int Q_waits[2], dO_waits[2], Q_frees, dO_frees, dS_frees[2], K_frees, handed, awaited;
+static int waits[2], reads[2], stores, published[2], adds, reads_of_K, looks, start, group;
+static int handed, awaited;
+static int products[2], weighed, added; /* tiles that S and dP were made of; ...; dV and dK, each */
+static int issued, done; /* products; all up to done are over */
+struct { int waits, frees, read; } at_barrier[1 << 15]; /* at 8 n; read: the last product to */
+static unsigned char memory[1 << 18];
 static bool asked[2]; /* for room for this dS */
 static uint32_t K_now; /* K of this turn */
 static float cells[16];
 template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
-template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
+template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4])
+{
+    if (done < issued - N)
+        done = issued - N;
+}
 static void wgmma_begin() {}
 static void threads_arrive(int id, int) { handed += id == TURN + 1 - group; }
 static void threads_sync(int id, int) { awaited += id == TURN + group; }
 struct Barriers { uint32_t Q_FULL, dO_FULL, Q_FREE, dO_FREE, dS_FULL, dS_FREE, KEYS_FREE; } at;
 static void report(uint32_t barrier)
 {
-    for (int s = 0; s < 2; s++) {
-        Q_frees += barrier == at.Q_FREE + 8 * s;
-        dO_frees += barrier == at.dO_FREE + 8 * s;
-        dS_frees[s] += barrier == at.dS_FREE + 8 * s;
-    }
-    K_frees += barrier == at.KEYS_FREE;
+    CHECK(at_barrier[barrier / 8].read <= done, "barrier %u: given back, but being read", barrier);
+    at_barrier[barrier / 8].frees++;
+}
+template <class C> static void read_rows(bool dO, uint32_t rows, int tile)
+{
+    const int s = tile % 2, free = (dO ? C::dO_FREE : C::Q_FREE) / 8 + s;
+    CHECK((int)rows == (dO ? C::dO : C::Q) + s * C::ROWS_BYTES, "tile %d lies at %u", tile, rows);
+    CHECK(at_barrier[(dO ? C::dO_FULL : C::Q_FULL) / 8 + s].waits == tile / 2 + 1 &&
+              at_barrier[free].frees == tile / 2, "tile %d is not there, or given back", tile);
+    at_barrier[free].read = issued;
 }
 static RowRange rows_that_see(const Band &) { return {0, 0}; }
-template <class C> static void publish_dS(uint32_t, int) {}
+template <class C> static void publish_dS(uint32_t, int s)
+{
+    CHECK(++published[s] == (stores + 1 - s) / 2, "dS %d is published, but was not written", s);
+}
 template <class C> static void clear_unseen_rows(unsigned char *, RowRange, int, int) {}
 template <class C> static void next_tile(KeyWalk &walk) { walk.i0 += C::Br; }
 template <typename T, class C>
-static void multiply_rows(float (&)[C::Br / 8][4], uint32_t keys, uint32_t)
+static void multiply_rows(float (&)[C::Br / 8][4], uint32_t keys, uint32_t rows)
 {
     const uint32_t mine = K_now + group * C::BOX;
     CHECK(keys == mine || keys == mine + C::V - C::K, "a product of other keys: %u", keys);
-    CHECK(K_frees == 0, "K is read after it was given back");
+    CHECK(at_barrier[at.KEYS_FREE / 8].frees == 0, "K is read after it was given back");
+    at_barrier[at.KEYS_FREE / 8].read = ++issued;
+    read_rows<C>(keys != mine, rows, products[keys != mine]++);
 }
 template <typename T, class C>
-static void add_product(float (&)[C::D / 8][4], const uint32_t (&)[C::Br / 16][4], uint32_t) {}
+static void add_product(float (&)[C::D / 8][4], const uint32_t (&A)[C::Br / 16][4], uint32_t rows)
+{
+    issued++;
+    CHECK((int)A[0][0] / 2 == added++ / 2, "tile %d is added out of turn", A[0][0] / 2);
+    read_rows<C>(A[0][0] % 2 == 0, rows, A[0][0] / 2);
+}
 template <class C>
 static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
 {
     CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
-    CHECK(dS_frees[stores % 2] == stores / 2, "dS of tile %d: its place is not free", stores);
+    CHECK(at_barrier[at.dS_FREE / 8 + stores % 2].frees == stores / 2, "dS of tile %d: not free",
+          stores);
     CHECK(stores < 2 || asked[stores % 2], "dS of tile %d: nobody asked for its place", stores);
     asked[stores % 2] = false;
     stores++;
 }
-template <typename T, class C, typename... More> static void weigh_pairs(More &&...) {}
+template <typename T, class C, class Factor, class Scores, class Sight>
+static void weigh_pairs(Factor &P, Factor &dS, Scores &, Scores &, float, const Sight &, int, int,
+                        const float2 *stats)
+{
+    CHECK((unsigned char *)stats == memory + C::STATS + weighed % 2 * C::STATS_BYTES,
+          "stats of tile %d", weighed);
+    read_rows<C>(false, C::Q + weighed % 2 * C::ROWS_BYTES, weighed); /* they come with Q */
+    P[0][0] = 2 * weighed; /* even: for dV */
+    dS[0][0] = 2 * weighed++ + 1;
+    done = issued;
+}
 template <class C> static float *dQ_slab(float *, int, int, int i0, int)
 {
     return cells + i0 / C::Br;
@@ -103,20 +141,21 @@ static void barrier_wait(uint32_t barrier, uint32_t parity, int)
         if (barrier == at.dS_FULL + 8 * s) {
             looks += (int)parity != waits[s] % 2; /* at a phase that is over */
             waits[s] += (int)parity == waits[s] % 2;
+            CHECK(waits[s] <= published[s], "a wait for dS %d, which is not published", s);
         } else if (barrier == at.dS_FREE + 8 * s) {
-            CHECK((int)parity != dS_frees[s] % 2, "a wait for dS %d that never ends", s);
+            CHECK((int)parity != at_barrier[barrier / 8].frees % 2, "dS %d never comes free", s);
             asked[s] = true;
-        } else if (barrier == at.Q_FULL + 8 * s) {
-            CHECK((int)parity == Q_waits[s]++ % 2, "Q %d: phase %u", s, parity);
-        } else if (barrier == at.dO_FULL + 8 * s) {
-            CHECK((int)parity == dO_waits[s]++ % 2, "dO %d: phase %u", s, parity);
+        } else if (barrier == at.Q_FULL + 8 * s || barrier == at.dO_FULL + 8 * s) {
+            CHECK((int)parity == at_barrier[barrier / 8].waits++ % 2, "%u: phase %u", barrier,
+                  parity);
         }
     }
 }
 template <typename T, class C>
 static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
 {
-    CHECK(K == K_now && K_frees == 0, "K is not K, or has been given back");
+    CHECK(K == K_now && at_barrier[at.KEYS_FREE / 8].frees == 0, "not K, or it was given back");
+    at_barrier[at.KEYS_FREE / 8].read = ++issued;
     dQ[0][0] = -1;
     if (dS == K_now) {
         reads_of_K++;
@@ -125,6 +164,7 @@ static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
     const int s = (int)(dS - C::dS) / C::dS_BYTES;
     CHECK(dS == C::dS + s * C::dS_BYTES && (s == 0 || s == 1), "a dS at %u", dS);
     CHECK(++reads[s] <= waits[s], "dS %d is read %d times, after %d waits", s, reads[s], waits[s]);
+    at_barrier[at.dS_FREE / 8 + s].read = issued;
     dQ[0][0] = (float)s;
 }
 static void add_dQ(float *to, const float (&dQ)[8][4])
@@ -144,29 +184,31 @@ static void add_dQ_in_order(float *to, const float (&dQ)[8][4], uint32_t, int, i
 template <int D> static void play(int count, int warpgroup, int turn)
 {
     typedef @Tile@<D> C;
-    static unsigned char smem[C::ALL];
     float dK[D / 8][4], dV[D / 8][4];
     const int hands = count > 1 ? count - 1 : 0;
-    reads_of_K = looks = K_frees = handed = awaited = 0;
+    reads_of_K = looks = handed = awaited = 0;
     adds = -1; /* the first one is nobody's */
-    at = {C::Q_FULL, C::dO_FULL, C::Q_FREE, C::dO_FREE, C::dS_FULL, C::dS_FREE, @keys_free@};
+    at = {C::Q_FULL, C::dO_FULL, C::Q_FREE, C::dO_FREE, C::dS_FULL, C::dS_FREE,
+          (uint32_t)(@keys_free@)};
+    at_barrier[at.KEYS_FREE / 8].frees = 0;
     CHECK(!@looks@ || turn == 0 || K_now != @K@, "K goes where that of the last turn is");
     K_now = @K@;
     group = warpgroup;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
-    @name@<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, smem, warpgroup@turn@);
+    @name@<float, C@More@>(dK, dV, @arguments@ KeyWalk{0, 0, count}, memory, warpgroup@turn@);
     CHECK(adds == (count ? count : -1) && reads[0] + reads[1] == start + count &&
-              reads_of_K == (count > 0) && looks == (@looks@ && count > 0),
+              reads_of_K == (count > 0) && looks == (@looks@ && count > 0) &&
+              added == 2 * (start + count),
           "d = %d, turn %d, %d tiles: %d sums, %d + %d products, %d of K, %d looks", D, turn, count,
           adds, reads[0], reads[1], reads_of_K, looks);
     CHECK(handed == hands && awaited == hands, "%d tiles: %d turns taken, %d handed over", count,
           awaited, handed);
     start += count;
-    CHECK(Q_waits[0] + Q_waits[1] == start && dO_waits[0] + dO_waits[1] == start, "turn %d: waits",
-          turn);
-    if (@looks@)
-        CHECK(Q_frees == start && dO_frees == start && K_frees == 1,
-              "turn %d: %d Q, %d dO, %d K given back", turn, Q_frees, dO_frees, K_frees);
+    for (int s = 0; s < 2 && @looks@; s++)
+        CHECK(at_barrier[C::Q_FREE / 8 + s].frees == (start + 1 - s) / 2 &&
+                  at_barrier[C::dO_FREE / 8 + s].frees == (start + 1 - s) / 2 &&
+                  at_barrier[at.KEYS_FREE / 8].frees == 1,
+              "turn %d: Q, dO or K is not given back once", turn);
 }
 int main()
 {
@@ -174,8 +216,9 @@ int main()
         for (int d = 64; d <= 128; d += 64)
             for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
                 waits[0] = waits[1] = reads[0] = reads[1] = stores = start = 0;
-                Q_waits[0] = Q_waits[1] = dO_waits[0] = dO_waits[1] = Q_frees = dO_frees = 0;
-                dS_frees[0] = dS_frees[1] = 0;
+                published[0] = published[1] = products[0] = products[1] = 0;
+                weighed = added = issued = done = 0;
+                memset(at_barrier, 0, sizeof at_barrier);
                 for (int turn = 0, left = counts; turn == 0 || left > 0; turn++, left /= 8)
                     d == 64 ? play<64>(left % 8, warpgroup, turn)
                             : play<128>(left % 8, warpgroup, turn);
@@ -238,14 +281,14 @@ int main()
                 const int tiles = divide_up(Nk, 128), count = heads * tiles;
                 const Problem p = {2, heads, heads / 2, Nk};
                 const Work work = {NULL, count, section};
-                int seen[12][5] = {}, in_section = 0, longest = 0;
+                int seen[12][5] = {}, in_section = 0, before = 0;
                 for (int ticket = 0; ticket < count; ticket++) {
                     const KeyBlock keys = keys_of_ticket<Tile>(p, work, ticket);
                     const int head = keys.b * p.Hkv + keys.h_kv;
-                    longest = head / section == in_section ? longest : 0;
-                    CHECK(keys.j0 >= longest, "a longer block of keys comes later");
+                    before = head / section == in_section ? before : 0;
+                    CHECK(keys.j0 >= before, "j0 falls in a section");
                     in_section = head / section;
-                    longest = keys.j0;
+                    before = keys.j0;
                     CHECK(keys.group == 2, "%d query heads", keys.group);
                     seen[head][keys.j0 / 128]++;
                 }
@@ -317,7 +360,7 @@ def main():
                 PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
                 .replace("@section@", section).replace("@Place@", words[0])
                 .replace("@Args@", words[1]).replace("@sizes@", words[2]))
-        run(tap, cxx, folder, f"keys_of_ticket of {laps}: each block of keys once, longest first",
+        run(tap, cxx, folder, f"keys_of_ticket of {laps}: each block of keys once, in order",
             TICKETS.replace("@Work@", cut(laps, r"struct Work \{", "};"))
             .replace("@keys_of_ticket@", function(laps, "keys_of_ticket")))
     return tap.done()
