@@ -22,13 +22,15 @@
  *   - Order. Before, the hardware gave the next block of keys to whoever was free. Now a block of
  *     threads draws a ticket, a number from a counter, when all tiles of its lap have been asked
  *     for. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
- *     beforehand, as in stage 03, can fall in step with the heads: one block got half as much again.)
+ *     beforehand, as in stage 03, can fall in step with the heads: one block got half as much
+ *     again.)
  *   - Sections. Under a causal mask the first keys of a head are the longest, and long ones should
  *     come first. So a section, as many heads as it takes to fill the GPU, is walked through side
  *     by side: the first keys of all its heads, then the second. More heads would need more of the
  *     L2 cache. Without a mask all are equally long, and a section is one head.
  *
- * What v13 brings is not in it, so laps alone tell it from v12. With d = 64 and 1024 queries v13 is faster.
+ * What v13 brings is not in it, so laps alone tell it from v12. With d = 64 and 1024 queries v13 is
+ * faster.
  *
  * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
