@@ -4,8 +4,8 @@
  * asked: positions that grow (row_rule.cuh), head dimensions below that of the tile, dK and dV as
  * sums in float32, a fixed order of sums (ordered_dq.cuh).
  *
- * Blocks stay, as those of stage 03's v14: each works on one block of keys after another, a turn
- * each. K and V have two places, one for even turns, one for odd. The next ones come, with their
+ * Blocks stay, as those of v15: each works on one block of keys after another, a turn each (a lap
+ * there). K and V have two places, one for even turns, one for odd. The next ones come, with their
  * first tiles of queries, while the warpgroups still have those before. One warpgroup may begin a
  * turn before the other has ended the last: dK and dV leave from registers, so they need not meet.
  *
