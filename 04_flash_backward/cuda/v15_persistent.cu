@@ -12,10 +12,12 @@
  *   - Tiles count on from lap to lap. So the pipeline stages of Q and dO, and their barriers, know
  *     nothing of laps. A lap's last dS is given back in the first step of the next lap, where the
  *     loop gives one back anyway.
- *   - dK and dV leave from registers. Through the shared memory of K and V, as before, the
- *     warpgroups would have to meet; now one may begin a lap while the other ends the last. Their
- *     turns begin anew: warpgroup 0 makes dS of its first tile, then it waits until warpgroup 1 has
- *     begun the lap, too, and hands over.
+ *   - dV and dK leave one after the other, both through the warpgroup's own 64 keys of V: nobody
+ *     else reads these. So the warpgroups need not meet, as before, and one may begin a lap while
+ *     the other ends the last. A thread of its own tells the copy engine to store them, so who
+ *     computes need not wait until they are in memory. Turns begin anew with a lap: warpgroup 0
+ *     makes dS of its first tile, then it waits until warpgroup 1 has begun the lap, too, and hands
+ *     over.
  *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
  *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
  *     when the other is free and the order to fill it is lost.
@@ -39,7 +41,6 @@
  * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  */
 #include "problem.cuh"
-#include "units/transpose_quad.cuh"
 #include "units/wgmma_turns.cuh"
 
 /* The other place of K and V, for odd laps. */
@@ -47,7 +48,8 @@ template <int D> struct StayingKeys : WgmmaKeys<D> {
     typedef WgmmaKeys<D> TILE;
     static const int OTHER_K = (TILE::ALL + 1023) / 1024 * 1024;
     static const int KEYS_FULL = OTHER_K + 4 * TILE::BOX, KEYS_FREE = KEYS_FULL + 8 * 2;
-    static const int TICKETS = KEYS_FREE + 8 * 2, ALL = TICKETS + 4 * 2;
+    static const int SUM_FULL = KEYS_FREE + 8 * 2, SUM_FREE = SUM_FULL + 8 * 2; /* warpgroups */
+    static const int TICKETS = SUM_FREE + 8 * 2, ALL = TICKETS + 4 * 2;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
 };
 
@@ -165,6 +167,50 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
     }
 }
 
+/* --- storing -----------------------------------------------------------------------------------*/
+
+/* 64 keys of dV or dK, times factor, to the box through which they leave. parity: of the sum before
+ * this one, which has left it. */
+template <typename T, class C>
+static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
+                                                 unsigned char *box, uint32_t smem, int warpgroup,
+                                                 int parity)
+{
+    barrier_wait(smem + C::SUM_FREE + 8 * warpgroup, parity, WAIT_FREE_V);
+    round_keys<T, C>(sum, factor, box);
+    fence_async();
+    report(smem + C::SUM_FULL + 8 * warpgroup);
+}
+
+/* By one thread for each warpgroup: dV and dK of all laps to memory. */
+template <class C>
+static __device__ __forceinline__ void send_sums(const KeyMaps &maps, const Problem &p,
+                                                 const Work &work, const unsigned char *smem_bytes,
+                                                 int warpgroup)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const uint32_t full = smem + C::SUM_FULL + 8 * warpgroup;
+    const uint32_t free = smem + C::SUM_FREE + 8 * warpgroup;
+    int ticket;
+#pragma unroll 1
+    for (int lap = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
+        const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
+        const uint32_t box = smem + place_of_K<C>(lap) + C::V - C::K + warpgroup * C::BOX;
+        const int j = block.j0 + 64 * warpgroup;
+        barrier_wait(full, 0, WAIT_V);
+        if (j < p.Nk)
+            store_tile(box, &maps.dV, block.b, block.h_kv, j);
+        store_tiles_read();
+        barrier_arrive(free);
+        barrier_wait(full, 1, WAIT_V);
+        barrier_arrive(free); /* before dK has left: dV of the next lap goes to the other place */
+        if (j < p.Nk)
+            store_tile(box, &maps.dK, block.b, block.h_kv, j);
+        store_tiles_read();
+        barrier_arrive(smem + C::KEYS_FREE + 8 * (lap % 2));
+    }
+}
+
 /* --- computing ---------------------------------------------------------------------------------*/
 
 /* dK and dV of 64 keys over a walk; dQ is added. As consume_in_turns, but tiles have the numbers
@@ -181,8 +227,10 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
     const RowRange seeing = rows_that_see(band);
     const int Nq = band.Nq, last = start + walk.count - 1;
     /* dS_before: where dS of the tile before lies. The first tile of a lap has none before it:
-     * that product reads K and V, and add_dQ drops it (dQ_before is NULL). */
-    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = K;
+     * that product reads K (each warpgroup what it would read of dS, so at d = 64 from a place 128
+     * rows before it), and add_dQ drops it (dQ_before is NULL). */
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
+    uint32_t dS_before = K - (C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0);
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
     wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
@@ -269,6 +317,8 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         if (last > 0)
             report(smem + C::dS_FREE + 8 * (1 - stage));
         add_dQ(dQ_before, dQ);
+        wgmma_wait<1>(dV); /* dK is still being multiplied */
+        hand_over<T, C>(dV, 1.0f, smem_bytes + (my_V - smem), smem, warpgroup, 1);
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS, K, warpgroup);
@@ -279,34 +329,10 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         add_dQ(dQ_now, dQ);
     } else {
         report(smem + C::KEYS_FREE + 8 * (lap % 2));
+        hand_over<T, C>(dV, 1.0f, smem_bytes + (my_V - smem), smem, warpgroup, 1);
     }
     wgmma_wait<0>(dK);
-    wgmma_wait<0>(dV);
-}
-
-/* 64 keys of dK or dV [B][Nk][Hkv][D] from j0 on, times factor: the four lanes of a row exchange
- * what they have of 32 channels, so that each writes 16 bytes. */
-template <typename T, class C>
-static __device__ __forceinline__ void store_keys(T *to, const float (&sum)[C::D / 8][4],
-                                                  float factor, const KeyBlock &block,
-                                                  const Problem &p, int j0)
-{
-    const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const int j = j0 + 16 * warp + g + 8 * e;
-        T *row = to + (((int64_t)block.b * p.Nk + j) * p.Hkv + block.h_kv) * C::D;
-#pragma unroll
-        for (int n = 0; n < C::D / 8; n += 4) {
-            uint32_t w[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                w[k] = pack2<T>(sum[n + k][2 * e] * factor, sum[n + k][2 * e + 1] * factor);
-            transpose_quad(w);
-            if (j < p.Nk)
-                *reinterpret_cast<uint4 *>(row + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-    }
+    hand_over<T, C>(dK, scale, smem_bytes + (my_V - smem), smem, warpgroup, 0);
 }
 
 template <typename T, class C>
@@ -321,18 +347,25 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
-            /* each warp that computes, and who loads Q: they, too, read the ticket */
-            barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 1);
+            /* each warp that computes, who loads Q, and two who store: all read the ticket */
+            barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 3);
+            barrier_init(smem + C::SUM_FULL + 8 * place, CONSUMER_THREADS / 64);
+            barrier_init(smem + C::SUM_FREE + 8 * place, 1);
         }
         start_barriers<C>(smem);
     }
     __syncthreads();
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
-        if (threadIdx.x % 128 == 0)
-            produce_keys<C>(maps, p, band, work, smem_bytes);
-        else if (threadIdx.x % 128 == 32) /* of another warp: neither waits for the other */
-            produce_Q<C>(maps, pass, p, band, work, smem_bytes);
+        const int warp = threadIdx.x % 128 / 32;
+        if (threadIdx.x % 32 == 0) { /* each of another warp: none waits for another one */
+            if (warp == 0)
+                produce_keys<C>(maps, p, band, work, smem_bytes);
+            else if (warp == 1)
+                produce_Q<C>(maps, pass, p, band, work, smem_bytes);
+            else
+                send_sums<C>(maps, p, work, smem_bytes, warp - 2);
+        }
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         int ticket;
@@ -341,11 +374,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         for (int lap = 0, start = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
             const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
             const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
-            const int j0 = block.j0 + 64 * warpgroup;
             consume_lap<T, C>(dK, dV, pass, band, block, p.H, p.scale, walk, smem_bytes, warpgroup,
                               lap, start);
-            store_keys<T, C>((T *)p.dK, dK, p.scale, block, p, j0);
-            store_keys<T, C>((T *)p.dV, dV, 1.0f, block, p, j0);
             start += walk.count;
         }
     }
@@ -367,7 +397,7 @@ template <typename T, int D> static void launch(const Problem *p)
     typedef StayingKeys<D> C;
     const PassSizes sizes = sizes_of(p);
     const unsigned all = key_blocks(p, C::Bc), blocks = min(all, (unsigned)count_multiprocessors());
-    KeyMaps maps; /* those of Q and dO move a whole tile; dK and dV leave without */
+    KeyMaps maps; /* those of Q and dO move a whole tile */
     if (!make_key_maps<T, D>(&maps, sizes, p->Hkv, p->Q, p->K, p->V, p->dO, p->dK, p->dV) ||
         !make_tile_map<T>(&maps.Q, p->Q, p->B, p->Nq, p->H, D, C::Br) ||
         !make_tile_map<T>(&maps.dO, p->dO, p->B, p->Nq, p->H, D, C::Br))

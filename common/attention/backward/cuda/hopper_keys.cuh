@@ -30,7 +30,7 @@
  * - KeysWork: what a launch works on. make_maps (host). readable (host): by the copy engine.
  * - StayingKeys: the tile. KeyTask: what a turn works on.
  * - load_Q, load_dO: orders to the copy engine.
- * - add_keys: dK and dV to the sums. store_keys: to their tensors.
+ * - add_keys: dK and dV to the sums. hand_over: to the box through which they leave.
  * - keys_kernel: d up to 64 and 128.
  */
 #ifndef FLASH_BACKWARD_HOPPER_KEYS_CUH
@@ -110,14 +110,14 @@ static AttnStatus make_map(CUtensorMap *map, Tensor t, int rows, bool whole)
     return encode_map(map, type, 5, t.data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
-/* C: the tile. At d = 256 two blocks share Q and dO, by panels, and the engine stores dK and dV. */
-template <class C> static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, bool sums)
+/* C: the tile. sums_too: dK and dV. At d = 256 two blocks share Q and dO, by panels. */
+template <class C> static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, bool sums_too)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
     AttnStatus status = ATTN_OK;
     maps->copies = a->shape.d == C::D ? 1 : C::D / PANEL;
-    for (int t = 0; t < (sums || C::D < 256 ? 4 : 6) && status == ATTN_OK; t++) {
+    for (int t = 0; t < (sums_too ? 6 : 4) && status == ATTN_OK; t++) {
         const bool queries = tensors[t] == &a->Q || tensors[t] == &a->dO;
         status = make_map(map[t], *tensors[t], queries ? C::Br : 64,
                           a->shape.d == C::D && !(queries && C::D == 256));
@@ -352,6 +352,39 @@ static __device__ __forceinline__ void keep_turns(const AttnArgs &a, const Pass 
     }
 }
 
+/* One of each for a warpgroup. They have the place of those that keep an order: here is none. */
+template <class C> struct SumBarriers {
+    static const int FULL = C::ORDER_OPEN, FREE = C::ORDER_DONE;
+};
+
+/* By one thread for each warpgroup: dV and dK of all turns to memory, one after the other from the
+ * warpgroup's box of V, which nobody else reads. */
+template <class C>
+static __device__ __forceinline__ void send_sums(const BoxMaps &maps, int Nk,
+                                                 const unsigned char *smem_bytes, int warpgroup)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const uint32_t full = smem + SumBarriers<C>::FULL + 8 * warpgroup;
+    const uint32_t free = smem + SumBarriers<C>::FREE + 8 * warpgroup;
+#pragma unroll 1
+    for (int turn = 0; task_of_turn<C>(smem_bytes, turn)->exists; turn++) {
+        const KeyTask *const task = (const KeyTask *)(smem_bytes + C::TASK) + turn % 2;
+        const uint32_t box = smem + place_of_K<C>(turn) + C::V - C::K + warpgroup * C::BOX;
+        const int b = task->block.b, h = task->block.h_kv, j0 = task->block.j0 + 64 * warpgroup;
+        barrier_wait(full, 0, WAIT_V);
+        if (j0 < Nk)
+            store_box(box, &maps.dV, b, h, j0);
+        store_tiles_read();
+        barrier_arrive(free);
+        barrier_wait(full, 1, WAIT_V);
+        barrier_arrive(free); /* that of dK has been noticed: the next turn may hand over its dV */
+        if (j0 < Nk)
+            store_box(box, &maps.dK, b, h, j0);
+        store_tiles_read();
+        barrier_arrive(smem + C::KEYS_FREE + 8 * (turn % 2));
+    }
+}
+
 /* P^T and dS^T of a tile. S is done, dP is still being multiplied. */
 template <typename T, class C>
 static __device__ __forceinline__ void
@@ -369,9 +402,22 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     round_factor<T, C>(dS_factor, dP);
 }
 
+/* 64 keys of dV or dK, times factor, to the box through which they leave. parity: of the sum before
+ * this one, which has left. */
+template <typename T, class C>
+static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
+                                                 unsigned char *box, uint32_t smem, int warpgroup,
+                                                 int parity)
+{
+    barrier_wait(smem + SumBarriers<C>::FREE + 8 * warpgroup, parity, WAIT_FREE_V);
+    round_keys<T, C>(sum, factor, box);
+    fence_async();
+    report(smem + SumBarriers<C>::FULL + 8 * warpgroup);
+}
+
 /* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. start: the number of its
  * first tile, where tiles count on from turn to turn. */
-template <typename T, class C, bool ORDERED>
+template <typename T, class C, bool ORDERED, bool SENT>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
                  const Pass &pass, const RowSight &sight, const KeyBlock &block, KeyWalk walk,
@@ -384,7 +430,9 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
     const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = start + walk.count - 1;
     /* dS_before: where dS of the tile before lies. The first tile of a turn has none before it:
      * that product reads K and V, and add_dQ drops it (dQ_before is NULL). */
-    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = K;
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
+    /* SENT: nor from the box of V of a warpgroup that has ended the turn. */
+    uint32_t dS_before = K - (SENT && C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0);
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
     wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
@@ -470,6 +518,10 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         if (last > 0)
             report(smem + C::dS_FREE + 8 * (1 - stage));
         add_dQ_in_order<C, ORDERED>(dQ_before, dQ, smem, warpgroup, last > start ? last - 1 : -1);
+        if (SENT) { /* while dK is still being multiplied */
+            wgmma_wait<1>(dV);
+            hand_over<T, C>(dV, 1.0f, smem_bytes + (my_V - smem), smem, warpgroup, 1);
+        }
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS, K, warpgroup);
@@ -480,9 +532,13 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         add_dQ_in_order<C, ORDERED>(dQ_now, dQ, smem, warpgroup, last);
     } else {
         report(smem + C::KEYS_FREE + 8 * (turn % 2));
+        if (SENT)
+            hand_over<T, C>(dV, 1.0f, smem_bytes + (my_V - smem), smem, warpgroup, 1);
     }
     wgmma_wait<0>(dK);
     wgmma_wait<0>(dV);
+    if (SENT)
+        hand_over<T, C>(dK, a.scale, smem_bytes + (my_V - smem), smem, warpgroup, 0);
 }
 
 /* Two neighbouring channels of a row of the sums. */
@@ -544,7 +600,7 @@ static __device__ __forceinline__ void store_keys(const Tensor &to, const float 
     }
 }
 
-template <typename T, class C, bool ORDERED>
+template <typename T, class C, bool ORDERED, bool SENT>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     keys_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
                 const __grid_constant__ PanelMaps maps, const __grid_constant__ KeysWork work)
@@ -556,9 +612,13 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         start_barriers<C>(smem);
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
-            /* each warp that computes, who loads Q, and who keep the order */
+            /* each warp that computes, who loads Q, and who keep the order or send dV and dK */
             barrier_init(smem + C::KEYS_FREE + 8 * place,
-                         CONSUMER_THREADS / 32 + (ORDERED ? 3 : 1));
+                         CONSUMER_THREADS / 32 + (ORDERED || SENT ? 3 : 1));
+            if (SENT) {
+                barrier_init(smem + SumBarriers<C>::FULL + 8 * place, CONSUMER_THREADS / 64);
+                barrier_init(smem + SumBarriers<C>::FREE + 8 * place, 1);
+            }
         }
         if (ORDERED)
             start_order<C>(smem);
@@ -575,6 +635,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
                 produce_Q<C>(boxes_of(maps), a, pass, smem_bytes);
             else if (ORDERED)
                 keep_turns<C>(a, pass, work, smem_bytes, warp);
+            else if (SENT)
+                send_sums<C>(boxes_of(maps), (int)a.shape.Nk, smem_bytes, warp);
         }
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
@@ -589,9 +651,11 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
             const KeyBlock block = task.block;
             const KeyWalk walk = task.walk;
             const RowSight sight = sight_of_task(task, work.rule, (int)a.shape.Nk);
-            consume_in_turns<T, C, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes,
-                                            warpgroup, turn, start, scale_log2);
+            consume_in_turns<T, C, ORDERED, SENT>(dK, dV, a, pass, sight, block, walk, smem_bytes,
+                                                  warpgroup, turn, start, scale_log2);
             start += walk.count;
+            if (SENT)
+                continue;
             if (work.sums.dK) {
                 add_keys<C::D>(dK, dV, a, work, block, block.j0 + 64 * warpgroup, 0);
             } else {
