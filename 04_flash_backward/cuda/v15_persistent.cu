@@ -17,7 +17,7 @@
  *     the other ends the last. A thread of its own tells the copy engine to store them, so who
  *     computes need not wait until they are in memory. Turns begin anew with a lap: warpgroup 0
  *     makes dS of its first tile, then it waits until warpgroup 1 has begun the lap, too, and hands
- *     over.
+ *     over the turn.
  *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
  *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
  *     when the other is free and the order to fill it is lost.

@@ -75,8 +75,9 @@ static int heads_of_section(const AttnArgs *a, bool ordered, int blocks, int pla
 
 #define SHORT_TURN 2048 /* queries */
 
-/* Do the copy engine's threads send dK and dV? Who computes begins the next turn sooner: 1 to 6 %
- * where turns are short. But compiled with it, the loop over the tiles is up to 1 % slower. */
+/* Do threads of their own send dV and dK to their tensors (send_sums)? Who computes then begins the
+ * next turn sooner, which short turns gain from. Compiled with it the loop over the tiles is a
+ * little slower, which long ones would lose by. */
 static bool sends_sums(const AttnArgs *a, const KeysWork &work)
 {
     const AttnShape *n = &a->shape;

@@ -7,7 +7,8 @@
  * Blocks stay, as those of v15: each works on one block of keys after another, a turn each (a lap
  * there). K and V have two places, one for even turns, one for odd. The next ones come, with their
  * first tiles of queries, while the warpgroups still have those before. One warpgroup may begin a
- * turn before the other has ended the last: dK and dV leave from registers, so they need not meet.
+ * turn before the other has ended the last: dK and dV leave from registers or, where turns are short,
+ * through what one warpgroup alone has read of V. So they need not meet.
  *
  * What all must know of a turn, its KeyTask, lies beside K and V and goes with them: it is there
  * when they are, and its place is free when theirs is. Tiles count on from turn to turn. So stages
@@ -110,14 +111,14 @@ static AttnStatus make_map(CUtensorMap *map, Tensor t, int rows, bool whole)
     return encode_map(map, type, 5, t.data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
-/* C: the tile. sums_too: dK and dV. At d = 256 two blocks share Q and dO, by panels. */
-template <class C> static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, bool sums_too)
+/* C: the tile. stores: of dK and dV. At d = 256 two blocks share Q and dO, by panels. */
+template <class C> static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, bool stores)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
     AttnStatus status = ATTN_OK;
     maps->copies = a->shape.d == C::D ? 1 : C::D / PANEL;
-    for (int t = 0; t < (sums_too ? 6 : 4) && status == ATTN_OK; t++) {
+    for (int t = 0; t < (stores ? 6 : 4) && status == ATTN_OK; t++) {
         const bool queries = tensors[t] == &a->Q || tensors[t] == &a->dO;
         status = make_map(map[t], *tensors[t], queries ? C::Br : 64,
                           a->shape.d == C::D && !(queries && C::D == 256));
@@ -358,7 +359,8 @@ template <class C> struct SumBarriers {
 };
 
 /* By one thread for each warpgroup: dV and dK of all turns to memory, one after the other from the
- * warpgroup's box of V, which nobody else reads. */
+ * warpgroup's box of V, which nobody else reads. (Stores from registers keep a warpgroup from its
+ * next turn until they are on their way.) */
 template <class C>
 static __device__ __forceinline__ void send_sums(const BoxMaps &maps, int Nk,
                                                  const unsigned char *smem_bytes, int warpgroup)
@@ -377,7 +379,7 @@ static __device__ __forceinline__ void send_sums(const BoxMaps &maps, int Nk,
         store_tiles_read();
         barrier_arrive(free);
         barrier_wait(full, 1, WAIT_V);
-        barrier_arrive(free); /* that of dK has been noticed: the next turn may hand over its dV */
+        barrier_arrive(free); /* before dK has left: dV of the next turn has the other place */
         if (j0 < Nk)
             store_box(box, &maps.dK, b, h, j0);
         store_tiles_read();
@@ -415,8 +417,8 @@ static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4]
     report(smem + SumBarriers<C>::FULL + 8 * warpgroup);
 }
 
-/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. start: the number of its
- * first tile, where tiles count on from turn to turn. */
+/* dK and dV of 64 keys over a walk; dQ is added, in order if ORDERED. SENT: they are handed over.
+ * start: the number of its first tile, where tiles count on from turn to turn. */
 template <typename T, class C, bool ORDERED, bool SENT>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
@@ -429,9 +431,9 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
     const RowRange seeing = {sight.first_row, sight.end_row};
     const int Nq = (int)a.shape.Nq, H = (int)a.shape.H, last = start + walk.count - 1;
     /* dS_before: where dS of the tile before lies. The first tile of a turn has none before it:
-     * that product reads K and V, and add_dQ drops it (dQ_before is NULL). */
+     * that product reads K and V, and add_dQ drops it (dQ_before is NULL). SENT: it reads K alone,
+     * since who has ended the turn writes to V; at d = 64 each warpgroup reads its half of dS. */
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
-    /* SENT: nor from the box of V of a warpgroup that has ended the turn. */
     uint32_t dS_before = K - (SENT && C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0);
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
