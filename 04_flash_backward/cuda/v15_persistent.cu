@@ -12,12 +12,11 @@
  *   - Tiles count on from lap to lap. So the pipeline stages of Q and dO, and their barriers, know
  *     nothing of laps. A lap's last dS is given back in the first step of the next lap, where the
  *     loop gives one back anyway.
- *   - dV and dK leave one after the other, both through the warpgroup's own 64 keys of V: nobody
- *     else reads these. So the warpgroups need not meet, as before, and one may begin a lap while
- *     the other ends the last. A thread of its own tells the copy engine to store them, so who
- *     computes need not wait until they are in memory. Turns begin anew with a lap: warpgroup 0
- *     makes dS of its first tile, then it waits until warpgroup 1 has begun the lap, too, and hands
- *     over the turn.
+ *   - dV and dK leave one after the other through the warpgroup's own 64 keys of V, which nobody
+ *     else reads. So the warpgroups need not meet, as before, and one may begin a lap while the
+ *     other ends the last. A thread of its own orders the stores: who computes need not wait for
+ *     them. Turns begin anew: warpgroup 0 makes dS of its first tile, then it waits until
+ *     warpgroup 1 has begun the lap, too, and hands over.
  *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
  *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
  *     when the other is free and the order to fill it is lost.
@@ -45,9 +44,8 @@
 
 /* The other place of K and V, for odd laps. */
 template <int D> struct StayingKeys : WgmmaKeys<D> {
-    typedef WgmmaKeys<D> TILE;
-    static const int OTHER_K = (TILE::ALL + 1023) / 1024 * 1024;
-    static const int KEYS_FULL = OTHER_K + 4 * TILE::BOX, KEYS_FREE = KEYS_FULL + 8 * 2;
+    static const int OTHER_K = (WgmmaKeys<D>::ALL + 1023) / 1024 * 1024;
+    static const int KEYS_FULL = OTHER_K + 4 * WgmmaKeys<D>::BOX, KEYS_FREE = KEYS_FULL + 8 * 2;
     static const int SUM_FULL = KEYS_FREE + 8 * 2, SUM_FREE = SUM_FULL + 8 * 2; /* warpgroups */
     static const int TICKETS = SUM_FREE + 8 * 2, ALL = TICKETS + 4 * 2;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
@@ -189,11 +187,9 @@ static __device__ __forceinline__ void send_sums(const KeyMaps &maps, const Prob
                                                  int warpgroup)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
-    const uint32_t full = smem + C::SUM_FULL + 8 * warpgroup;
-    const uint32_t free = smem + C::SUM_FREE + 8 * warpgroup;
-    int ticket;
+    const uint32_t full = smem + C::SUM_FULL + 8 * warpgroup, free = full + 8 * 2;
 #pragma unroll 1
-    for (int lap = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
+    for (int lap = 0, ticket; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
         const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
         const uint32_t box = smem + place_of_K<C>(lap) + C::V - C::K + warpgroup * C::BOX;
         const int j = block.j0 + 64 * warpgroup;
@@ -368,10 +364,9 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         }
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
-        int ticket;
         registers_take<CONSUMER_REGISTERS>();
 #pragma unroll 1
-        for (int lap = 0, start = 0; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
+        for (int lap = 0, start = 0, ticket; read_ticket<C>(ticket, work, smem_bytes, lap); lap++) {
             const KeyBlock block = keys_of_ticket<C>(p, work, ticket);
             const KeyWalk walk = start_walk<C>(block, rows_that_see(band, block.j0, C::Bc));
             consume_lap<T, C>(dK, dV, pass, band, block, p.H, p.scale, walk, smem_bytes, warpgroup,
