@@ -49,6 +49,9 @@ def cases_of(stage, path, dtypes):
     if stage == "03" and "--library" in sys.argv:
         long += [{**case, "d": d, "queries": "3", "schedule": schedule} for case in long
                  for d, schedule in (("64", "early"), ("128", "random"))]
+    if stage == "04" and "--library" in sys.argv:  # more queries than a short turn has
+        long += [{**long[-1], "d": d, "queries": "2112", "N": "160", "schedule": schedule}
+                 for d, schedule in (("64", "random"), ("128", "early"))]
     if "--all" in sys.argv or path is None:
         return [words_of(case) for case in cases + long]
     dice, line = random.Random(f"{stage} {path.name}"), rungs.registration(path)
