@@ -30,6 +30,7 @@ S = "04_flash_backward/cuda/v15_persistent.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 TILE = "common/units/warp_tile.cuh"
 LONG, TINY, PAIR = ["-N", "900"], ["-N", "70"], ["-N", "250"]
+TILES = ["-N", "64", "-H", "40"]  # laps of one tile
 RACE = "race: "
 MUTANTS = [
     # name, rung, changed file, old, new, says, flags
@@ -111,13 +112,28 @@ MUTANTS = [
      "    /* the other block has no more", "out of bounds of shared", PAIR),
     ("staying_ticket_not_there", S, S,
      "barrier_wait(smem + C::KEYS_FULL + 8 * (lap % 2), lap / 2 % 2, WAIT_K);", ";", "", LONG),
-    ("staying_q_not_counted", S, S, "CONSUMER_THREADS / 32 + 1);", "CONSUMER_THREADS / 32);", "",
+    ("staying_q_not_counted", S, S, "CONSUMER_THREADS / 32 + 3);",
+     "CONSUMER_THREADS / 32 + 2);", "",
      ["-N", "250", "-H", "8"]),  # where laps are long, dO_FREE says it, too
     ("staying_keys_not_free", S, S,
      "barrier_wait(smem + C::KEYS_FREE + 8 * (lap % 2), lap / 2 % 2 ^ 1, WAIT_FREE_K);", ";", "",
      ["-N", "100", "-H", "20"]),  # short laps: where they are long, dO_FREE says it, too
     ("staying_ds_of_the_lap_before", S, S,
      "barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);", ";", RACE, LONG),
+    ("staying_dk_over_dv", S, S, "barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,",
+     "if (parity == 1) barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,", RACE, LONG),
+    ("staying_dv_before_dk_is_noticed", S, S, "barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,",
+     "if (parity == 0) barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,", RACE, TILES),
+    ("staying_dk_not_told", S, S, "barrier_arrive(free); /* before", "/* before", "deadlock",
+     TILES),
+    ("staying_dv_not_read", S, S, "store_tiles_read();\n        barrier_arrive(free);",
+     "barrier_arrive(free);", RACE, LONG),
+    ("staying_dk_not_read", S, S, "store_tiles_read();\n        barrier_arrive(smem",
+     "barrier_arrive(smem", "use of bytes of a copy", TILES),
+    ("staying_sums_not_fenced", S, S, "fence_async();\n    report", "report",
+     "no fence.proxy.async", LONG),
+    ("staying_no_ds_is_v", S, S, "K - (C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0)", "K", RACE,
+     TILES),
     ("v5_out_of_an_array", C, TILE, "n < C::D / 8; n++) {\n        rows.O_reg",
      "n <= C::D / 8; n++) {\n        rows.O_reg", "out of bounds of an array", TINY),
     ("v9_rows_past_the_tensor", D, HOPPER, "sizes[5] = {PANEL, (cuuint64_t)N,",

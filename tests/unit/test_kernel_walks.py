@@ -12,8 +12,10 @@ Functions are cut out of the kernels' files and compiled over stand-ins that not
   place of dS is free when it is written, and then it is published, once. No place is given back
   while a product that reads it may be at work. The two warpgroups hand over as often as they wait.
   In v15 and the library blocks stay, their tiles count on from lap to lap (a turn, in the library),
-  and what a lap has taken it gives back, each stage. (What clear_unseen_rows clears, and whether a
-  product's sum has come when it is read, is not looked at.)
+  and what a lap has taken it gives back, each stage. Where a thread of its own sends dV and dK,
+  each is rounded to the warpgroup's box of V once: when it has come, no product reads that box any
+  more, and the sum before was asked for. (What clear_unseen_rows clears, and whether another sum
+  has come when it is read, is not looked at. Nor is that thread: tests/simt has mutants of it.)
 - tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
 - keys_of_ticket: every block of keys has one ticket, and in a section j0 never falls. (Under a
   causal mask the first keys are the longest; no mask is looked at here.)
@@ -53,12 +55,14 @@ struct Band { int Nq; };
 struct RowSight { int first_row, end_row; };
 struct KeyBlock { int b, j0; };
 struct KeyWalk { int i0, h, count; };
-enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
+enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, WAIT_FREE_V };
+enum { CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
 static int waits[2], reads[2], stores, published[2], adds, reads_of_K, looks, start, group;
 static int handed, awaited;
 static int products[2], weighed, added; /* tiles that S and dP were made of; ...; dV and dK, each */
 static int issued, done; /* products; all up to done are over */
+static int sums, box_asked, box_read, sum_made[2]; /* of V's box; the last product of dV, dK */
 struct { int waits, frees, read; } at_barrier[1 << 15]; /* at 8 n; read: the last product to */
 static unsigned char memory[1 << 18];
 static bool asked[2]; /* for room for this dS */
@@ -73,7 +77,9 @@ template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4])
 static void wgmma_begin() {}
 static void threads_arrive(int id, int) { handed += id == TURN + 1 - group; }
 static void threads_sync(int id, int) { awaited += id == TURN + group; }
-struct Barriers { uint32_t Q_FULL, dO_FULL, Q_FREE, dO_FREE, dS_FULL, dS_FREE, KEYS_FREE; } at;
+struct Barriers {
+    uint32_t Q_FULL, dO_FULL, Q_FREE, dO_FREE, dS_FULL, dS_FREE, KEYS_FREE, SUM_FREE;
+} at;
 static void report(uint32_t barrier)
 {
     CHECK(at_barrier[barrier / 8].read <= done, "barrier %u: given back, but being read", barrier);
@@ -101,6 +107,8 @@ static void multiply_rows(float (&)[C::Br / 8][4], uint32_t keys, uint32_t rows)
     CHECK(keys == mine || keys == mine + C::V - C::K, "a product of other keys: %u", keys);
     CHECK(at_barrier[at.KEYS_FREE / 8].frees == 0, "K is read after it was given back");
     at_barrier[at.KEYS_FREE / 8].read = ++issued;
+    if (keys != mine)
+        box_read = issued;
     read_rows<C>(keys != mine, rows, products[keys != mine]++);
 }
 template <typename T, class C>
@@ -108,6 +116,7 @@ static void add_product(float (&)[C::D / 8][4], const uint32_t (&A)[C::Br / 16][
 {
     issued++;
     CHECK((int)A[0][0] / 2 == added++ / 2, "tile %d is added out of turn", A[0][0] / 2);
+    sum_made[A[0][0] % 2] = issued;
     read_rows<C>(A[0][0] % 2 == 0, rows, A[0][0] / 2);
 }
 template <class C>
@@ -150,6 +159,19 @@ static void barrier_wait(uint32_t barrier, uint32_t parity, int)
                   parity);
         }
     }
+    if (barrier == at.SUM_FREE + 8 * group) {
+        CHECK(parity == (sums + 1) % 2, "sum %d waits for phase %u", sums, parity);
+        box_asked = sums + 1;
+    }
+}
+static void fence_async() {}
+template <typename T, class C>
+static void round_keys(const float (&)[C::D / 8][4], float, unsigned char *box)
+{
+    CHECK(box == memory + K_now + C::V - C::K + group * C::BOX, "sum %d goes elsewhere", sums);
+    CHECK(box_asked == ++sums, "sum %d: nobody asked for its place", sums - 1);
+    CHECK(box_read <= done, "sum %d goes to V, which is being read", sums - 1);
+    CHECK(sum_made[(sums - 1) % 2] <= done, "sum %d has not come", sums - 1);
 }
 template <typename T, class C>
 static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
@@ -157,7 +179,7 @@ static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
     CHECK(K == K_now && at_barrier[at.KEYS_FREE / 8].frees == 0, "not K, or it was given back");
     at_barrier[at.KEYS_FREE / 8].read = ++issued;
     dQ[0][0] = -1;
-    if (dS == K_now) {
+    if (dS == K_now - (@sent@ && C::D == 64 ? group * C::dS_PANEL_BYTES : 0)) {
         reads_of_K++;
         return;
     }
@@ -189,7 +211,7 @@ template <int D> static void play(int count, int warpgroup, int turn)
     reads_of_K = looks = handed = awaited = 0;
     adds = -1; /* the first one is nobody's */
     at = {C::Q_FULL, C::dO_FULL, C::Q_FREE, C::dO_FREE, C::dS_FULL, C::dS_FREE,
-          (uint32_t)(@keys_free@)};
+          (uint32_t)(@keys_free@), (uint32_t)(@sum_free@)};
     at_barrier[at.KEYS_FREE / 8].frees = 0;
     CHECK(!@looks@ || turn == 0 || K_now != @K@, "K goes where that of the last turn is");
     K_now = @K@;
@@ -204,6 +226,9 @@ template <int D> static void play(int count, int warpgroup, int turn)
     CHECK(handed == hands && awaited == hands, "%d tiles: %d turns taken, %d handed over", count,
           awaited, handed);
     start += count;
+    CHECK(sums == @sent@ * 2 * (turn + 1) &&
+              (!@sent@ || at_barrier[(@sum_full@) / 8 + group].frees == sums),
+          "turn %d: %d sums are handed over", turn, sums);
     for (int s = 0; s < 2 && @looks@; s++)
         CHECK(at_barrier[C::Q_FREE / 8 + s].frees == (start + 1 - s) / 2 &&
                   at_barrier[C::dO_FREE / 8 + s].frees == (start + 1 - s) / 2 &&
@@ -218,6 +243,7 @@ int main()
                 waits[0] = waits[1] = reads[0] = reads[1] = stores = start = 0;
                 published[0] = published[1] = products[0] = products[1] = 0;
                 weighed = added = issued = done = 0;
+                sums = box_asked = box_read = sum_made[0] = sum_made[1] = 0;
                 memset(at_barrier, 0, sizeof at_barrier);
                 for (int turn = 0, left = counts; turn == 0 || left > 0; turn++, left /= 8)
                     d == 64 ? play<64>(left % 8, warpgroup, turn)
@@ -326,30 +352,45 @@ def main():
     tap, cxx = Tap(), sys.argv[1:]
     staying = "common/attention/backward/cuda/hopper_keys.cuh"
     laps = "04_flash_backward/cuda/v15_persistent.cu"
+    turned = "04_flash_backward/cuda/v12_turns.cu"
     tile = cut("common/units/wgmma_keys.cuh", "template <int D_> struct WgmmaKeys {", "};")
 
     def words_of(path, words):
         """Of a kernel whose blocks stay."""
         tiles = [tile, cut(path, "template <int D> struct StayingKeys", "};"),
                  cut(path, r"template <class C> static [^\n]* place_of_K", "}")]
+        if path == staying:
+            tiles += [cut(path, "template <class C> struct SumBarriers", "};"),
+                      cut("common/attention/backward/cuda/ordered_dq.cuh",
+                          "template <class TILE> struct Ordered", "};"),
+                      "template <int D> using Ordering = Ordered<StayingKeys<D>>;"]
         return path, {"tiles": "\n".join(tiles), "Tile": "StayingKeys", "looks": "1",
                       "K": "place_of_K<C>(turn)", "keys_free": "C::KEYS_FREE + 8 * (turn % 2)",
                       "more_turns": "64", **words}
 
+    def sent(barriers):
+        """Where a thread of its own sends dV and dK."""
+        return {"sent": "1", "sum_full": f"{barriers}FULL", "sum_free": f"{barriers}FREE"}
+
+    turns = {"Tile": "Ordering", "turn": ", turn, start, 1.0f",
+             "arguments": "AttnArgs(), Pass(), RowSight(), KeyBlock(),"}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for path, words in (
-                ("04_flash_backward/cuda/v12_turns.cu",
+                (turned,
                  {"tiles": tile, "Tile": "WgmmaKeys", "K": "C::K", "looks": "0", "more_turns": "1",
                   "keys_free": "0"}),
-                words_of(laps, {"name": "consume_lap", "turn": ", turn, start"}),
-                words_of(staying, {"More": ", true", "turn": ", turn, start, 1.0f", "arguments":
-                                   "AttnArgs(), Pass(), RowSight(), KeyBlock(),"})):
-            words = {"name": "consume_in_turns", "More": "", "turn": "",
+                words_of(laps, {"name": "consume_lap", "turn": ", turn, start", **sent("C::SUM_")}),
+                words_of(staying, {**turns, "More": ", true, false"}),
+                words_of(staying, {**turns, "More": ", false, true",
+                                   **sent("SumBarriers<C>::")})):
+            words = {"name": "consume_in_turns", "More": "", "turn": "", "sent": "0",
+                     "sum_full": "0", "sum_free": "~0u",
                      "arguments": "Pass(), Band(), KeyBlock(), 1, 1.0f,", **words}
-            words["function"] = function(path, words["name"])
-            run(tap, cxx, folder,
-                f"{words['name']} of {path} reads what has been waited for, or K",
+            words["function"] = "\n".join(function(path, name) for name in (
+                *["hand_over"] * (path != turned), words["name"]))
+            run(tap, cxx, folder, f"{words['name']}{words['More'].replace(', ', ' ')} of {path} "
+                "reads what has been waited for, or K",
                 re.sub(r"@(\w+)@", lambda word: words[word[1]], TURNS))
         rung, library = "BlockWork Problem 2,heads/2,1,Nq".split(), ("QueryTile", "AttnArgs",
                                                                      "{2, heads / 2, 1, Nq}, 1.0f")

@@ -7,8 +7,8 @@
  * Blocks stay, as those of v15: each works on one block of keys after another, a turn each (a lap
  * there). K and V have two places, one for even turns, one for odd. The next ones come, with their
  * first tiles of queries, while the warpgroups still have those before. One warpgroup may begin a
- * turn before the other has ended the last: dK and dV leave from registers or, where turns are short,
- * through what one warpgroup alone has read of V. So they need not meet.
+ * turn before the other has ended the last: dK and dV leave from registers or, where turns are
+ * short, through what one warpgroup alone has read of V. So they need not meet.
  *
  * What all must know of a turn, its KeyTask, lies beside K and V and goes with them: it is there
  * when they are, and its place is free when theirs is. Tiles count on from turn to turn. So stages
