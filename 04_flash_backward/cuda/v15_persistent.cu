@@ -12,17 +12,19 @@
  *   - Tiles count on from lap to lap. So the pipeline stages of Q and dO, and their barriers, know
  *     nothing of laps. A lap's last dS is given back in the first step of the next lap, where the
  *     loop gives one back anyway.
- *   - dV and dK leave one after the other through the warpgroup's own 64 keys of V, which nobody
- *     else reads. So the warpgroups need not meet, as before, and one may begin a lap while the
- *     other ends the last. A thread of its own orders the stores: who computes need not wait for
- *     them. Turns begin anew: warpgroup 0 makes dS of its first tile, then it waits until
- *     warpgroup 1 has begun the lap, too, and hands over.
+ *   - dV, and then dK, leave through the warpgroup's own 64 keys of V, which nobody else reads. So
+ *     the warpgroups no longer meet, and one may begin a lap while the other still ends the one
+ *     before. Two threads order the stores, one for each warpgroup. A warpgroup waits only before
+ *     it writes dK, until dV has left. (K is no room for dK: the other warpgroup may still read it,
+ *     for dQ.)
+ *   - Turns begin anew in each lap. Warpgroup 1 hands over the first one when it has begun the lap;
+ *     warpgroup 0 has made dS of its first tile by then, and waits.
  *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
  *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
  *     when the other is free and the order to fill it is lost.
  *   - Order. Before, the hardware gave the next block of keys to whoever was free. Now a block of
- *     threads draws a ticket, a number from a counter, when all tiles of its lap have been asked
- *     for. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
+ *     threads draws a ticket, a number from a counter, when all dO of its lap has been asked for and
+ *     a place for keys is free. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
  *     beforehand, as in stage 03, can fall in step with the heads: one block got half as much
  *     again.)
  *   - Sections. Under a causal mask the first keys of a head are the longest, and long ones should
@@ -30,8 +32,8 @@
  *     by side: the first keys of all its heads, then the second. More heads would need more of the
  *     L2 cache. Without a mask all are equally long, and a section is one head.
  *
- * What v13 brings is not in it, so laps alone tell it from v12. With d = 64 and 1024 queries v13 is
- * faster.
+ * What v13 brings is not in it: all that tells it from v12 stands above, the order of the blocks
+ * under a mask too. With d = 64 and 1024 queries v13 is faster.
  *
  * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
@@ -167,8 +169,10 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
 
 /* --- storing -----------------------------------------------------------------------------------*/
 
-/* 64 keys of dV or dK, times factor, to the box through which they leave. parity: of the sum before
- * this one, which has left it. */
+/* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the sum
+ * before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the lap
+ * before is there; else SUM_FULL could end two phases, and to the sender that looks like none.
+ * parity: a lap has two sums, dV first. */
 template <typename T, class C>
 static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
                                                  unsigned char *box, uint32_t smem, int warpgroup,
@@ -199,7 +203,7 @@ static __device__ __forceinline__ void send_sums(const KeyMaps &maps, const Prob
         store_tiles_read();
         barrier_arrive(free);
         barrier_wait(full, 1, WAIT_V);
-        barrier_arrive(free); /* before dK has left: dV of the next lap goes to the other place */
+        barrier_arrive(free); /* seen; dV of the next lap goes to the other place */
         if (j < p.Nk)
             store_tile(box, &maps.dK, block.b, block.h_kv, j);
         store_tiles_read();
@@ -223,8 +227,9 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
     const RowRange seeing = rows_that_see(band);
     const int Nq = band.Nq, last = start + walk.count - 1;
     /* dS_before: where dS of the tile before lies. The first tile of a lap has none before it:
-     * that product reads K (each warpgroup what it would read of dS, so at d = 64 from a place 128
-     * rows before it), and add_dQ drops it (dQ_before is NULL). */
+     * that product reads K, and add_dQ drops it (dQ_before is NULL). Not V, as in v12: in a lap of
+     * one tile the other warpgroup may have dV there already. At d = 64 multiply_dS_K moves
+     * warpgroup 1 a panel on, so here it is moved a panel back. */
     uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
     uint32_t dS_before = K - (C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0);
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
@@ -247,8 +252,8 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         wgmma_wait<1>(S);
         weigh_pairs<T, C>(P_factor, dS_factor, S, dP, scale, band, walk.i0, block.j0,
                           (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES));
-        /* dS of two tiles before lay here, mostly of the lap before: both warpgroups have read it.
-         * In the first two tiles of all the barrier is fresh: we pass. */
+        /* dS of two tiles before lay here, mostly of the lap before: wait until both warpgroups
+         * have read it. In the first two tiles of all the barrier is fresh: we pass. */
         barrier_wait(smem + C::dS_FREE + 8 * stage, parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(smem + C::dS + stage * C::dS_BYTES, dS_factor, warpgroup);
     }
@@ -257,7 +262,7 @@ consume_lap(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const Pass &pass
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
-        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* dS of the tile before */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_slab<C>(pass.dQ_sum, block.b * H + walk.h, Nq, walk.i0, warpgroup);
@@ -343,7 +348,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
-            /* each warp that computes, who loads Q, and two who store: all read the ticket */
+            /* each warp that computes, who loads Q, and two who store from V: all read the ticket */
             barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 3);
             barrier_init(smem + C::SUM_FULL + 8 * place, CONSUMER_THREADS / 64);
             barrier_init(smem + C::SUM_FREE + 8 * place, 1);
@@ -354,7 +359,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         const int warp = threadIdx.x % 128 / 32;
-        if (threadIdx.x % 32 == 0) { /* each of another warp: none waits for another one */
+        if (threadIdx.x % 32 == 0) { /* of one warp they would hold each other up */
             if (warp == 0)
                 produce_keys<C>(maps, p, band, work, smem_bytes);
             else if (warp == 1)
