@@ -14,19 +14,19 @@
  *     loop gives one back anyway.
  *   - dV, and then dK, leave through the warpgroup's own 64 keys of V, which nobody else reads. So
  *     the warpgroups no longer meet, and one may begin a lap while the other still ends the one
- *     before. Two threads order the stores, one for each warpgroup. A warpgroup waits only before
- *     it writes dK, until dV has left. (K is no room for dK: the other warpgroup may still read it,
- *     for dQ.)
+ *     before. Two threads order the stores, one for each warpgroup. A warpgroup waits for the copy
+ *     engine only before it writes dK, until dV has left. (K is no room for dK: the other warpgroup
+ *     may still read it, for dQ.)
  *   - Turns begin anew in each lap. Warpgroup 1 hands over the first one when it has begun the lap;
  *     warpgroup 0 has made dS of its first tile by then, and waits.
  *   - Two threads load: one K, V and dO, the other Q. A tile is one copy, where v12 needs two for
  *     128 queries. Of two stages one is being read, so whatever a thread does between the moment
  *     when the other is free and the order to fill it is lost.
  *   - Order. Before, the hardware gave the next block of keys to whoever was free. Now a block of
- *     threads draws a ticket, a number from a counter, when all dO of its lap has been asked for and
- *     a place for keys is free. Drawn earlier, it would lie with somebody busy while others are idle. (Shares dealt out
- *     beforehand, as in stage 03, can fall in step with the heads: one block got half as much
- *     again.)
+ *     threads draws a ticket, a number from a counter, when all dO of its lap has been asked for
+ *     and a place for keys is free. Drawn earlier, it would lie with somebody busy while others are
+ *     idle. (Shares dealt out beforehand, as in stage 03, can fall in step with the heads: one
+ *     block got half as much again.)
  *   - Sections. Under a causal mask the first keys of a head are the longest, and long ones should
  *     come first. So a section, as many heads as it takes to fill the GPU, is walked through side
  *     by side: the first keys of all its heads, then the second. More heads would need more of the
@@ -35,7 +35,8 @@
  * What v13 brings is not in it: all that tells it from v12 stands above, the order of the blocks
  * under a mask too. With d = 64 and 1024 queries v13 is faster.
  *
- * Prediction (H200, bf16): 10 % at d = 64 and N = 1024, 6 % at d = 128; 2 % at N = 16384.
+ * Prediction (H200, bf16), made when dK and dV still left from registers: 10 % at d = 64 and
+ * N = 1024, 6 % at d = 128; 2 % at N = 16384.
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:
@@ -169,10 +170,11 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
 
 /* --- storing -----------------------------------------------------------------------------------*/
 
-/* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the sum
- * before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the lap
+/* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the
+ * sum before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the lap
  * before is there; else SUM_FULL could end two phases, and to the sender that looks like none.
- * parity: a lap has two sums, dV first. */
+ * parity: a lap has two sums, dV first. The four warps need not meet: a wgmma is one operation of
+ * all four, so V has been read when any of them has waited for it. */
 template <typename T, class C>
 static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
                                                  unsigned char *box, uint32_t smem, int warpgroup,
@@ -348,7 +350,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int place = 0; place < 2; place++) {
             barrier_init(smem + C::KEYS_FULL + 8 * place, 1);
-            /* each warp that computes, who loads Q, and two who store from V: all read the ticket */
+            /* each warp that computes, who loads Q, two who store: all read the ticket */
             barrier_init(smem + C::KEYS_FREE + 8 * place, CONSUMER_THREADS / 32 + 3);
             barrier_init(smem + C::SUM_FULL + 8 * place, CONSUMER_THREADS / 64);
             barrier_init(smem + C::SUM_FREE + 8 * place, 1);

@@ -73,18 +73,20 @@ static int heads_of_section(const AttnArgs *a, bool ordered, int blocks, int pla
     return (int)((heads + sections - 1) / sections);
 }
 
-#define SHORT_TURN 2048 /* queries */
+#define SHORT_TURN 2048 /* queries: between 1152, which gained, and 4096, which lost (d = 128) */
 
-/* Do threads of their own send dV and dK to their tensors (send_sums)? Who computes then begins the
- * next turn sooner, which short turns gain from. Compiled with it the loop over the tiles is a
- * little slower, which long ones would lose by. */
+/* Does a thread for each warpgroup send dV and dK to their tensors (send_sums)? Who computes then
+ * begins the next turn sooner, which short turns gain from. At d = 128 the loop over the tiles,
+ * compiled with it, is a little slower, which long turns would lose by. */
 static bool sends_sums(const AttnArgs *a, const KeysWork &work)
 {
     const AttnShape *n = &a->shape;
     const bool window = a->rule.left >= 0 && a->rule.right >= 0;
-    const int64_t span = window ? a->rule.left + a->rule.right + 128 : n->Nq;
+    const int64_t left = window && a->rule.left < n->Nq ? a->rule.left : n->Nq;
+    const int64_t right = window && a->rule.right < n->Nq ? a->rule.right : n->Nq;
+    const int64_t most = left + right + 128; /* queries that see any of 128 keys */
     return !flash_backward_deterministic() && !work.sums.dK &&
-           n->H / n->Hkv * (span < n->Nq ? span : n->Nq) <= SHORT_TURN;
+           n->H / n->Hkv * (most < n->Nq ? most : n->Nq) <= SHORT_TURN;
 }
 
 /* The portable kernel's dQ [B][Nq][H][d], which is scaled, to the slabs. */

@@ -31,7 +31,7 @@
  * - KeysWork: what a launch works on. make_maps (host). readable (host): by the copy engine.
  * - StayingKeys: the tile. KeyTask: what a turn works on.
  * - load_Q, load_dO: orders to the copy engine.
- * - add_keys: dK and dV to the sums. hand_over: to the box through which they leave.
+ * - add_keys: dK and dV to the sums. store_keys, store_box: to their tensors.
  * - keys_kernel: d up to 64 and 128.
  */
 #ifndef FLASH_BACKWARD_HOPPER_KEYS_CUH
@@ -353,7 +353,7 @@ static __device__ __forceinline__ void keep_turns(const AttnArgs &a, const Pass 
     }
 }
 
-/* One of each for a warpgroup. They have the place of those that keep an order: here is none. */
+/* One of each for a warpgroup. They lie where a kernel with an order to keep has its barriers. */
 template <class C> struct SumBarriers {
     static const int FULL = C::ORDER_OPEN, FREE = C::ORDER_DONE;
 };
@@ -379,7 +379,7 @@ static __device__ __forceinline__ void send_sums(const BoxMaps &maps, int Nk,
         store_tiles_read();
         barrier_arrive(free);
         barrier_wait(full, 1, WAIT_V);
-        barrier_arrive(free); /* before dK has left: dV of the next turn has the other place */
+        barrier_arrive(free); /* seen; dV of the next turn has the other place */
         if (j0 < Nk)
             store_box(box, &maps.dK, b, h, j0);
         store_tiles_read();
@@ -404,8 +404,11 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
     round_factor<T, C>(dS_factor, dP);
 }
 
-/* 64 keys of dV or dK, times factor, to the box through which they leave. parity: of the sum before
- * this one, which has left. */
+/* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the
+ * sum before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the turn
+ * before is there; else FULL could end two phases, and to the sender that looks like none. parity:
+ * a turn has two sums, dV first. The four warps need not meet: a wgmma is one operation of all
+ * four, so V has been read when any of them has waited for it. */
 template <typename T, class C>
 static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
                                                  unsigned char *box, uint32_t smem, int warpgroup,
