@@ -124,7 +124,7 @@ MUTANTS = [
      "if (parity == 1) barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,", RACE, LONG),
     ("staying_dv_before_dk_is_noticed", S, S, "barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,",
      "if (parity == 0) barrier_wait(smem + C::SUM_FREE + 8 * warpgroup,", RACE, TILES),
-    ("staying_dk_not_told", S, S, "barrier_arrive(free); /* before", "/* before", "deadlock",
+    ("staying_dk_not_told", S, S, "barrier_arrive(free); /* seen", "/* seen", "deadlock",
      TILES),
     ("staying_dv_not_read", S, S, "store_tiles_read();\n        barrier_arrive(free);",
      "barrier_arrive(free);", RACE, LONG),
