@@ -116,7 +116,7 @@ TEST(test_threads_and_bits)
 }
 
 /* Odd strides are no whole lines: rows of that O go the usual way. */
-TEST(test_past_caches)
+static void check_past_caches(AttnRule rule)
 {
     const AttnShape s = {1, 16, 1, 1024, 1024, 64};
     const uint64_t seed = case_state;
@@ -125,7 +125,7 @@ TEST(test_past_caches)
         Plan plan;
         case_state = seed;
         c[n] = case_new(s, ATTN_F32, n ? LAYOUT_ODD : LAYOUT_BSHD, 1);
-        c[n]->args.rule = (AttnRule){20, 0};
+        c[n]->args.rule = rule;
         c[n]->args.threads = 2;
         plan_of(&c[n]->args, &plan);
         assert_int_equal(!n, plan.O_past_caches);
@@ -138,6 +138,12 @@ TEST(test_past_caches)
                             case_get(&c[1]->O.view, 0, i, h, x));
     case_free(c[0]);
     case_free(c[1]);
+}
+
+TEST(test_past_caches)
+{
+    check_past_caches((AttnRule){20, 0});
+    check_past_caches((AttnRule){-1, 0});
 }
 
 /* Whoever allocates from the shape alone has room for every rule. */

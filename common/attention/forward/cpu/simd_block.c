@@ -204,8 +204,8 @@ static void finish_block(const AttnArgs *args, const Plan *p, Block *block, floa
 {
     int64_t strip = p->simd->strip;
     for (int64_t r = 0; r < rows; r += strip) {
-        for (int64_t ahead = r + strip; !O_state && ahead < smaller(r + 2 * strip, rows); ahead++)
-            flash_fetch_row(&args->O, b, h, i + ahead);
+        if (!O_state && !p->O_past_caches)
+            flash_fetch_rows(&args->O, b, h, i + r + strip, smaller(strip, rows - r - strip));
         store_strip(args, p, block, O_state, b, h, i, r, smaller(strip, rows - r));
     }
 }

@@ -89,7 +89,6 @@ static void plan_window(Plan *p, const AttnArgs *args)
     const int64_t row = (args->shape.d + p->channels) * (int64_t)sizeof(float);
     const int64_t room = 2 * (round_up(window_keys(args, p->rows), width) + width);
     p->narrow = most > 0 && most < args->shape.Nk && most * row <= WINDOW_BYTES;
-    p->O_past_caches = p->narrow && leaves_caches(&args->O);
     p->rolls = p->narrow && room * args->threads <= p->keys * p->slots;
     if (p->rolls) {
         p->slots = args->threads;
@@ -109,6 +108,7 @@ size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnArgs *args, cha
     p->rows = block_strips(p, n, threads) * simd->strip;
     p->keys = p->capacity = panels * simd->panel;
     p->channels = round_up(n->d, simd->panel);
+    p->O_past_caches = leaves_caches(&args->O);
     plan_window(p, args);
     p->K_floats = round_up(p->capacity * n->d, 16);
     p->V_floats = round_up(p->capacity * p->channels, 16);
