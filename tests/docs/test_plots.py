@@ -84,6 +84,23 @@ def test_data(tap, rows_file, folder):
                    and done.stderr.count("\n") == 1, f"{words[0]} refuses {text[:60]}", done.stderr)
 
 
+def test_two_machines(tap, folder):
+    """Rows of another CPU, ten times as fast: they have no standard of their own, so no speed-up."""
+    lines = [{**row(stage, variant, Nq=N, Nk=N, d=64, ms_med=ms * N), "cpu": cpu}
+             for N in (64, 128, 256) for stage, variant, ms, cpu in
+             (("naive", "v1_blas", 2.0, "one"), ("flash_forward", "library", 1.0, "one"),
+              ("flash_forward", "library", 0.1, "another"))]
+    drawn = []
+    for count in (9, 6):  # with the rows of the other CPU, without
+        file, out = folder / f"{count}.jsonl", folder / str(count)
+        out.mkdir()
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines
+                                if count == 9 or line["cpu"] == "one"))
+        run(sys.executable, TOOLS / "figures.py", out, file)
+        drawn.append((out / "03_speedup.svg").read_text())
+    tap.ok(drawn[0] == drawn[1], "no speed-up over another machine's standard")
+
+
 def test_table(tap, rows_file):
     done = run(sys.executable, TOOLS / "table.py", "--demo", rows_file)
     lines = done.stdout.split("\n")
@@ -164,6 +181,7 @@ def main():
         (folder / "data").mkdir()
         test_data(tap, rows_file, folder / "data")
         test_table(tap, rows_file)
+        test_two_machines(tap, folder)
     test_drawings(tap)
     test_bundled(tap)
     return tap.done()
