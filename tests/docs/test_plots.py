@@ -85,7 +85,7 @@ def test_data(tap, rows_file, folder):
 
 
 def test_two_machines(tap, folder):
-    """Rows of another CPU, ten times as fast: they have no standard of their own, so no speed-up."""
+    """Rows of another CPU, ten times as fast, have no standard of their own, so no speed-up."""
     lines = [{**row(stage, variant, Nq=N, Nk=N, d=64, ms_med=ms * N), "cpu": cpu}
              for N in (64, 128, 256) for stage, variant, ms, cpu in
              (("naive", "v1_blas", 2.0, "one"), ("flash_forward", "library", 1.0, "one"),
