@@ -173,8 +173,8 @@ static __device__ __forceinline__ void produce_Q(const KeyMaps &maps, const Pass
 /* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the
  * sum before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the lap
  * before is there; else SUM_FULL could end two phases, and to the sender that looks like none.
- * parity: a lap has two sums, dV first. The four warps need not meet: a wgmma is one operation of
- * all four, so V has been read when any of them has waited for it. */
+ * parity: a lap has two sums, dV first. The four warps do not meet here. That relies on a wgmma
+ * being one operation of all four: V has been read when any of them has waited for it. */
 template <typename T, class C>
 static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
                                                  unsigned char *box, uint32_t smem, int warpgroup,

@@ -6,7 +6,8 @@
  * - Right against the oracle: windows on one side and on both, rows that see nothing at either end,
  *   shared heads, batches, a full mask, a cap, a resumed state.
  * - The same bits with any number of threads, whether keys roll or not.
- * - The same bits whether O is stored past the caches or through them.
+ * - Right, and the same bits, whether O is stored past the caches or through them; without a
+ *   window, too.
  * - The workspace: never more than without a window, and the packed part of it independent of N.
  */
 #include "judge_case.h"
@@ -136,6 +137,7 @@ static void check_past_caches(AttnRule rule)
             for (int64_t x = 0; x < s.d; x++)
                 assert_true(case_get(&c[0]->O.view, 0, i, h, x) ==
                             case_get(&c[1]->O.view, 0, i, h, x));
+    case_judge(c[0], 0, 4, 2, "library, O past the caches");
     case_free(c[0]);
     case_free(c[1]);
 }

@@ -7,8 +7,8 @@
  * Blocks stay, as those of v15: each works on one block of keys after another, a turn each (a lap
  * there). K and V have two places, one for even turns, one for odd. The next ones come, with their
  * first tiles of queries, while the warpgroups still have those before. One warpgroup may begin a
- * turn before the other has ended the last: dK and dV leave from registers or, where turns are
- * short, through what one warpgroup alone has read of V. So they need not meet.
+ * turn while the other still ends the one before: dK and dV leave from registers or, where turns
+ * are short, through what one warpgroup alone has read of V. So they need not meet.
  *
  * What all must know of a turn, its KeyTask, lies beside K and V and goes with them: it is there
  * when they are, and its place is free when theirs is. Tiles count on from turn to turn. So stages
@@ -407,8 +407,8 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
 /* 64 keys of dV or dK, times factor, to the box through which they leave. Before, a wait for the
  * sum before this one. For dK: dV has left the box. For dV: the sender has seen that dK of the turn
  * before is there; else FULL could end two phases, and to the sender that looks like none. parity:
- * a turn has two sums, dV first. The four warps need not meet: a wgmma is one operation of all
- * four, so V has been read when any of them has waited for it. */
+ * a turn has two sums, dV first. The four warps do not meet here. That relies on a wgmma being one
+ * operation of all four: V has been read when any of them has waited for it. */
 template <typename T, class C>
 static __device__ __forceinline__ void hand_over(const float (&sum)[C::D / 8][4], float factor,
                                                  unsigned char *box, uint32_t smem, int warpgroup,
