@@ -91,10 +91,10 @@ def main():
         slow = PTXAS + "ptxas info : wgmma.mma_async instructions are serialized\n"
         tap.ok((report(0, said=slow)[0], report(0, "--attn-strict", said=slow)[0]) == (0, 1),
                "--attn-strict: serialised wgmma is an error")
-        lax = ("--attn-lax=-Ofc=mid", "-careful")
+        lax = ("--attn-lax=-Ofc=max", "-careful")
         told = [report(0, *lax, *more, said="")[1] for more in
                 ((), ("--attn-strict",), ("--attn-spilled=tile_kernel:212",))]
-        tap.ok(["-Ofc=mid" in said for said in told] == [True, False, False] and
+        tap.ok(["-Ofc=max" in said for said in told] == [True, False, False] and
                all("-careful" in said for said in told),
                "--attn-lax reaches nvcc where no limit is held", told)
     check_visible_archs(tap)
