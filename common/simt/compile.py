@@ -10,6 +10,8 @@ usage: compile.py CLANG [-I DIR] [-D NAME] [--arch=80|90a] [-MD -MF FILE -MT NAM
 The calls are those of clang's thread sanitizer (-fsanitize=thread), whose library is not linked:
 shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
 that makes one access of two lines' (it would have none).
+
+Interface: compiled(words) is what the compilers say; Failed: what they say, and there is no file.
 """
 import argparse
 import os
@@ -45,15 +47,22 @@ UNROLL = re.compile(r"(?m)^[ \t]*#[ \t]*pragma[ \t]+unroll\b.*")
 KEPT = ("-I", "-isystem", "-D", "-include")
 
 
-def run(*words, **more):
-    done = subprocess.run(words, text=True, check=False, **more)
+class Failed(Exception):
+    pass
+
+
+def run(said, *words, **more):
+    """What it prints; what it says is added to the list."""
+    done = subprocess.run(words, text=True, errors="replace", check=False, stderr=subprocess.PIPE,
+                          stdout=subprocess.PIPE, **more)
+    said.append(done.stderr)
     if done.returncode:
-        sys.exit(done.returncode)
+        raise Failed("".join(said))
     return done.stdout
 
 
-def main():
-    parser = argparse.ArgumentParser(allow_abbrev=False)
+def compiled(words):
+    parser, said = argparse.ArgumentParser(allow_abbrev=False), []
     parser.add_argument("compiler")
     parser.add_argument("source")
     for flag in ("-c", "-MD", "--strict"):
@@ -62,7 +71,7 @@ def main():
         parser.add_argument(flag, default="80" if flag == "--arch" else None)
     for flag in KEPT:
         parser.add_argument(flag, action="append", default=[])
-    words, _ = parser.parse_known_args()  # others are nvcc's
+    words, _ = parser.parse_known_args(list(map(str, words)))  # others are nvcc's
     compiler, source, out, arch = words.compiler, words.source, words.o, words.arch
     keep = [word for flag in KEPT for value in getattr(words, flag[1:]) for word in (flag, value)]
     target = ["--target=" + words.target] if words.target else []
@@ -72,26 +81,27 @@ def main():
     feature = ["-D__CUDA_ARCH_FEAT_SM90_ALL"] if arch.endswith("a") else []
     front = [compiler, *target, "-std=c++17", "-I" + headers, "-include", headers + "/simt.h",
              *keep, "-D__CUDACC__", f"-D__CUDA_ARCH__={int(arch.rstrip('a')) * 10}", *feature]
-    plain = run(*front, "-E", "-x", "c++", *machine, *depfile, source, stdout=subprocess.PIPE)
+    plain = run(said, *front, "-E", "-x", "c++", *machine, *depfile, source)
     if depfile:
         with open(words.MF, "a", encoding="utf-8") as deps:
             deps.write(f"{out}: {__file__} {translate.__file__}\n")
     try:
         text = translate.translate(plain, headers)
     except translate.Unknown as unknown:
-        sys.exit(str(unknown))
+        raise Failed(f"{unknown}\n") from None
     except (IndexError, ValueError, StopIteration):
-        sys.exit(f"{source}: error: a bracket, <<< or asm is not closed")
+        raise Failed(f"{source}: error: a bracket, <<< or asm is not closed\n") from None
     back = [compiler, *target, "-std=c++17", "-x", "c++-cpp-output", *CODE, *machine]
     if words.strict:
-        run(*back, "-fsyntax-only", "-", input=plain_vectors(text))
+        run(said, *back, "-fsyntax-only", "-", input=plain_vectors(text))
     middle = out + ".ii"
     pathlib.Path(middle).write_text(UNROLL.sub("", text), encoding="utf-8")
     made = out + ".o" if words.shared else out
-    run(*back, *HOOKS, "-c", middle, "-o", made)
+    run(said, *back, *HOOKS, "-c", middle, "-o", made)
     if words.shared:
-        run(compiler, "-shared", "-fPIC", "-O1", "-I" + headers, str(HERE / words.shared), made,
-            "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES)
+        run(said, compiler, "-shared", "-fPIC", "-O1", "-I" + headers, str(HERE / words.shared),
+            made, "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES)
+    return "".join(said)
 
 
 def plain_vectors(text):
@@ -102,4 +112,8 @@ def plain_vectors(text):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        print(compiled(sys.argv[1:]), end="", file=sys.stderr)
+    except Failed as why:
+        print(why, end="", file=sys.stderr)
+        sys.exit(1)
