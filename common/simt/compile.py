@@ -10,8 +10,6 @@ usage: compile.py CLANG [-I DIR] [-D NAME] [--arch=80|90a] [-MD -MF FILE -MT NAM
 The calls are those of clang's thread sanitizer (-fsanitize=thread), whose library is not linked:
 shadow.cpp has our own. Lines stay exact: one line of debug information for each access, and no pass
 that makes one access of two lines' (it would have none).
-
-Interface: compiled(words) is what the compilers say; Failed: what they say, and there is no file.
 """
 import argparse
 import os
@@ -47,22 +45,15 @@ UNROLL = re.compile(r"(?m)^[ \t]*#[ \t]*pragma[ \t]+unroll\b.*")
 KEPT = ("-I", "-isystem", "-D", "-include")
 
 
-class Failed(Exception):
-    pass
-
-
-def run(said, *words, **more):
-    """What it prints; what it says is added to the list."""
-    done = subprocess.run(words, text=True, errors="replace", check=False, stderr=subprocess.PIPE,
-                          stdout=subprocess.PIPE, **more)
-    said.append(done.stderr)
+def run(*words, **more):
+    done = subprocess.run(words, text=True, check=False, **more)
     if done.returncode:
-        raise Failed("".join(said))
+        sys.exit(done.returncode)
     return done.stdout
 
 
-def compiled(words):
-    parser, said = argparse.ArgumentParser(allow_abbrev=False), []
+def main():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("compiler")
     parser.add_argument("source")
     for flag in ("-c", "-MD", "--strict"):
@@ -71,7 +62,7 @@ def compiled(words):
         parser.add_argument(flag, default="80" if flag == "--arch" else None)
     for flag in KEPT:
         parser.add_argument(flag, action="append", default=[])
-    words, _ = parser.parse_known_args(list(map(str, words)))  # others are nvcc's
+    words, _ = parser.parse_known_args()  # others are nvcc's
     compiler, source, out, arch = words.compiler, words.source, words.o, words.arch
     keep = [word for flag in KEPT for value in getattr(words, flag[1:]) for word in (flag, value)]
     target = ["--target=" + words.target] if words.target else []
@@ -81,27 +72,26 @@ def compiled(words):
     feature = ["-D__CUDA_ARCH_FEAT_SM90_ALL"] if arch.endswith("a") else []
     front = [compiler, *target, "-std=c++17", "-I" + headers, "-include", headers + "/simt.h",
              *keep, "-D__CUDACC__", f"-D__CUDA_ARCH__={int(arch.rstrip('a')) * 10}", *feature]
-    plain = run(said, *front, "-E", "-x", "c++", *machine, *depfile, source)
+    plain = run(*front, "-E", "-x", "c++", *machine, *depfile, source, stdout=subprocess.PIPE)
     if depfile:
         with open(words.MF, "a", encoding="utf-8") as deps:
             deps.write(f"{out}: {__file__} {translate.__file__}\n")
     try:
         text = translate.translate(plain, headers)
     except translate.Unknown as unknown:
-        raise Failed(f"{unknown}\n") from None
+        sys.exit(str(unknown))
     except (IndexError, ValueError, StopIteration):
-        raise Failed(f"{source}: error: a bracket, <<< or asm is not closed\n") from None
+        sys.exit(f"{source}: error: a bracket, <<< or asm is not closed")
     back = [compiler, *target, "-std=c++17", "-x", "c++-cpp-output", *CODE, *machine]
     if words.strict:
-        run(said, *back, "-fsyntax-only", "-", input=plain_vectors(text))
+        run(*back, "-fsyntax-only", "-", input=plain_vectors(text))
     middle = out + ".ii"
     pathlib.Path(middle).write_text(UNROLL.sub("", text), encoding="utf-8")
     made = out + ".o" if words.shared else out
-    run(said, *back, *HOOKS, "-c", middle, "-o", made)
+    run(*back, *HOOKS, "-c", middle, "-o", made)
     if words.shared:
-        run(said, compiler, "-shared", "-fPIC", "-O1", "-I" + headers, str(HERE / words.shared),
-            made, "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES)
-    return "".join(said)
+        run(compiler, "-shared", "-fPIC", "-O1", "-I" + headers, str(HERE / words.shared), made,
+            "-o", out, str(HERE / "libsimt.a"), *WATCHED, *LIBRARIES)
 
 
 def plain_vectors(text):
@@ -112,8 +102,4 @@ def plain_vectors(text):
 
 
 if __name__ == "__main__":
-    try:
-        print(compiled(sys.argv[1:]), end="", file=sys.stderr)
-    except Failed as why:
-        print(why, end="", file=sys.stderr)
-        sys.exit(1)
+    main()

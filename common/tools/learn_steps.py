@@ -35,8 +35,7 @@ import simt_library
 import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path += [str(ROOT / name) for name in ("common/course", "common/simt", "tests/wrong")]
-import compile as simt_compile
+sys.path += [str(ROOT / "common/course"), str(ROOT / "tests/wrong")]
 import suite
 import workshop
 
@@ -365,15 +364,7 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
 
 # A learner's kernels, with a call before each access to memory.
-CUDA = ["clang++", "--arch=90a", "-I", ROOT / "common", "-c"]
-
-
-def run_cuda_compiler(words):
-    """As run_compiler."""
-    try:
-        return True, simt_compile.compiled(words).replace(str(ROOT) + "/", "")
-    except simt_compile.Failed as why:
-        return False, str(why).replace(str(ROOT) + "/", "")
+CUDA = [sys.executable, SIMT / "compile.py", "clang++", "--arch=90a", "-I", ROOT / "common", "-c"]
 
 
 def gpu_libraries():
@@ -391,9 +382,9 @@ def compile_step(step, file, folder, asan=False, examiner=()):
     libraries = gpu_libraries() if step.on_gpu else ["-lm"]
     try:
         given.write_text(prototypes(step), encoding="utf-8")
-        good, said = (run_cuda_compiler([*CUDA, file, "-o", mine]) if step.on_gpu else
-                      run_compiler([*compile_flags(step, asan), "-include", given, "-c", "-x", "c",
-                                    file, "-o", mine]))
+        own = ([*CUDA, file] if step.on_gpu else
+               [*compile_flags(step, asan), "-include", given, "-c", "-x", "c", file])
+        good, said = run_compiler([*own, "-o", mine])
         if good:
             good, more = run_compiler([*compile_flags(step, asan), mine,
                                        *(examiner or examiner_sources(step)), *libraries,

@@ -21,9 +21,6 @@ import tempfile
 from programs import ROOT, build_folder, run
 from tap import Tap
 
-sys.path.append(str(ROOT / "common/simt"))
-import compile as simt_compile  # noqa: E402
-
 A, B, C, D = ("03_flash_forward/cuda/" + name for name in
               ("v0_fa1.cu", "v1_fa2.cu", "v5_cp_async.cu", "v9_wgmma.cu"))
 E, F = "03_flash_forward/cuda/v10_warp_specialised.cu", "02_tiled_softmax/cuda/v0_block_per_row.cu"
@@ -32,7 +29,7 @@ P, PAIRS = "04_flash_backward/cuda/v14_cluster_pair.cu", "common/units/wgmma_pai
 S = "04_flash_backward/cuda/v15_persistent.cu"
 HOPPER, ROWS = "common/units/hopper.cuh", "common/units/wgmma_rows.cuh"
 TILE = "common/units/warp_tile.cuh"
-LONG, TINY, PAIR = ["-N", "450"], ["-N", "70"], ["-N", "250"]
+LONG, TINY, PAIR = ["-N", "900"], ["-N", "70"], ["-N", "250"]
 TILES = ["-N", "64", "-H", "40"]  # laps of one tile
 RACE = "race: "
 MUTANTS = [
@@ -189,16 +186,16 @@ def make_changed(rung, changed, text, folder, d):
     out = f"{kernel}.o"
     words = {str(ROOT / rung): str(kernel), compiled[-1]: out,
              compiled[compiled.index("-MF") + 1]: f"{kernel}.d"}
-    try:
-        simt_compile.compiled([compiled[2], f"-I{folder}", "-DATTN_NO_CUDA_F16",
-                               *(words.get(word, word) for word in compiled[3:])])
-    except simt_compile.Failed as why:
-        return None, str(why)[-1500:]
-    link = re.sub(r"-o \S+", f"-o {folder}/program {out}",
-                  re.sub(rf"\S+/{kernel.name}\.o", "", linked), count=1)
-    done = subprocess.run(["sh", "-c", link], cwd=build_folder(), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False)
-    return (None, done.stdout[-1500:]) if done.returncode else (folder / "program", "")
+    steps = [[*compiled[:3], f"-I{folder}", "-DATTN_NO_CUDA_F16",
+              *(words.get(word, word) for word in compiled[3:])],
+             ["sh", "-c", re.sub(r"-o \S+", f"-o {folder}/program {out}", re.sub(
+                 rf"\S+/{kernel.name}\.o", "", linked), count=1)]]
+    for step in steps:
+        done = subprocess.run(step, cwd=build_folder(), stdout=subprocess.PIPE, check=False,
+                              stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            return None, done.stdout[-1500:]
+    return folder / "program", ""
 
 
 def make(mutant, folder, d):

@@ -13,9 +13,6 @@ import tempfile
 from programs import ROOT, run
 from tap import Tap
 
-sys.path.append(str(ROOT / "common/simt"))
-import compile as simt_compile  # noqa: E402
-
 SOURCE = (pathlib.Path(__file__).parent / "words.cu").read_text(encoding="utf-8").split("\n")
 DEATHS = {"deep": "has more local variables than its stack holds",
           "aborts": "thread 7 of block 0 calls abort", "traps": "thread 7 of block 0",
@@ -30,11 +27,11 @@ def refused(text, *flags):
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "x.cu"
         file.write_text(text, encoding="utf-8")
-        try:
-            simt_compile.compiled(["clang++", *flags, "-c", file, "-o", f"{file}.o"])
-        except simt_compile.Failed as why:
-            return str(why)
-    return "nothing"
+        words = [sys.executable, str(ROOT / "common/simt/compile.py"), "clang++", *flags,
+                 "-c", str(file), "-o", f"{file}.o"]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+    return done.stdout if done.returncode else "nothing"
 
 
 def main():
