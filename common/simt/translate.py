@@ -275,7 +275,7 @@ DYNAMIC = re.compile(r"\bextern\s+" + ATTRIBUTES + r"\s*__simt_shared\b(" + ATTR
 STATIC = re.compile(r"\b(?:static\s+)?((?:alignas\s*\([^;]*?\)\s*)?)__simt_shared\b([^;]*);")
 
 
-def translate_shared(s):
+def translate_shared(s, start):
     """Dynamic shared memory is one pointer. Static one becomes the members of a struct, of which
     each block has one: clang knows its size, and each name is a reference to a member."""
     s = DYNAMIC.sub(lambda m: f"{m[2]} *const {m[4]} = ({m[2]} *)simt::dynamic_smem();", s)
@@ -288,6 +288,9 @@ def translate_shared(s):
         names = []
         for part in split(re.sub(r"<[^<>]*>", "", declaration), ","):
             name = re.search(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)$", part.strip())
+            if not name or re.search("[={]", re.sub(r"\[[^\]]*\]", "", part)):
+                raise Unknown(f"{place(s, m.start(), start)}: error: a __shared__ variable has a "
+                              "named type and no first value here: assign to it later")
             names.append(name[1])
         kind, value = f"Simt_shared_{count}", f"simt_shared_{count}"
         refs = " ".join(f"auto &{n} = {value}.{n};" for n in names)
@@ -302,7 +305,7 @@ ASM = re.compile(r"\b(?:asm|__asm__)\b(?:\s*(?:volatile|__volatile__))*\s*\(")
 
 
 def translate_region(s, start):
-    s = translate_shared(translate_launches(s))
+    s = translate_shared(translate_launches(s), start)
     at = 0
     while m := ASM.search(s, at):
         closing = close_of(s, m.end() - 1)

@@ -84,6 +84,13 @@ def main():
     said = translate.translate(text, "/none")
     tap.ok("auto &a = " in said and "auto &b = " in said and said.count("\n") == text.count("\n"),
            "static shared memory", said)
+    for line in ("float a[2] = {};", "float a{};", "int a = 5, b;", ";"):
+        try:
+            said = translate.translate(f"{HEAD}\n__simt_shared {line}\n", "/none")
+        except translate.Unknown as why:
+            said = str(why)
+        tap.ok(said.startswith("kernel.cu:") and "no first value" in said,
+               f"refused: __shared__ {line}", said)
     said = translate.translate(f"{HEAD} extern __simt_shared float s[];\n", "/none")
     tap.ok("float *const s = (float *)simt::dynamic_smem();" in said, "dynamic shared memory", said)
     system = f'# 1 "/usr/include/x.h" 1 3\nasm("nop");\n{HEAD}int y;\n'

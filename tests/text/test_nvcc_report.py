@@ -91,6 +91,9 @@ def main():
         slow = PTXAS + "ptxas info : wgmma.mma_async instructions are serialized\n"
         tap.ok((report(0, said=slow)[0], report(0, "--attn-strict", said=slow)[0]) == (0, 1),
                "--attn-strict: serialised wgmma is an error")
+        told = ["serialized" in report(0, *more, said=slow)[1] for more in
+                ((), ("--attn-lax=-x",), ("--attn-lax=-x", "--attn-strict"))]
+        tap.ok(told == [True, False, True], "--attn-lax: no word of what nobody runs", told)
         lax = ("--attn-lax=-Ofc=max", "-careful")
         told = [report(0, *lax, *more, said="")[1] for more in
                 ((), ("--attn-strict",), ("--attn-spilled=tile_kernel:212",))]
