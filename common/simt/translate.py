@@ -288,9 +288,9 @@ def translate_shared(s, start):
         names = []
         for part in split(re.sub(r"<[^<>]*>", "", declaration), ","):
             name = re.search(r"(\w+)\s*((?:\[[^\]]*\]\s*)*)$", part.strip())
-            if not name or re.search("[={]", re.sub(r"\[[^\]]*\]", "", part)):
-                raise Unknown(f"{place(s, m.start(), start)}: error: a __shared__ variable has a "
-                              "named type and no first value here: assign to it later")
+            if not name or re.search(r"(?<![=!<>])=(?!=)|{", part):
+                raise Unknown(f"{place(s, m.start(), start)}: error: simt takes a __shared__ "
+                              "variable without an initialiser, of a type with a name")
             names.append(name[1])
         kind, value = f"Simt_shared_{count}", f"simt_shared_{count}"
         refs = " ".join(f"auto &{n} = {value}.{n};" for n in names)

@@ -89,8 +89,10 @@ def main():
             said = translate.translate(f"{HEAD}\n__simt_shared {line}\n", "/none")
         except translate.Unknown as why:
             said = str(why)
-        tap.ok(said.startswith("kernel.cu:") and "no first value" in said,
+        tap.ok(said.startswith("kernel.cu:") and "without an initialiser" in said,
                f"refused: __shared__ {line}", said)
+    said = translate.translate(f"{HEAD} __simt_shared float a[N == 2 ? 1 : M];\n", "/none")
+    tap.ok("auto &a = " in said, "a comparison is no initialiser", said)
     said = translate.translate(f"{HEAD} extern __simt_shared float s[];\n", "/none")
     tap.ok("float *const s = (float *)simt::dynamic_smem();" in said, "dynamic shared memory", said)
     system = f'# 1 "/usr/include/x.h" 1 3\nasm("nop");\n{HEAD}int y;\n'
